@@ -1,9 +1,6 @@
 //! The ServiceMonitor of the Prometheus operator, which need not be installed.
 
-use std::borrow::Cow;
-
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Resource, core::NamespaceResourceScope};
+use k8s_openapi::{Metadata, NamespaceResourceScope, Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -16,30 +13,22 @@ pub struct ServiceMonitor {
 }
 
 impl Resource for ServiceMonitor {
-    type DynamicType = ();
+    const API_VERSION: &'static str = "monitoring.coreos.com/v1";
+    const GROUP: &'static str = "monitoring.coreos.com";
+    const KIND: &'static str = "ServiceMonitor";
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = "servicemonitors";
     type Scope = NamespaceResourceScope;
+}
 
-    fn kind((): &()) -> Cow<'_, str> {
-        "ServiceMonitor".into()
-    }
+impl Metadata for ServiceMonitor {
+    type Ty = ObjectMeta;
 
-    fn group((): &()) -> Cow<'_, str> {
-        "monitoring.coreos.com".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "servicemonitors".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
+    fn metadata(&self) -> &ObjectMeta {
         &self.metadata
     }
 
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
 }

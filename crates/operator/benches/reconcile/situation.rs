@@ -21,7 +21,7 @@ use operator::{
         plan::{Effect, Plan, plan},
         status::status,
     },
-    runtime::{Caches, Key},
+    runtime::Caches,
     worker::{Cause, Leaving},
 };
 use serde_json::{Value, json};
@@ -231,15 +231,15 @@ impl World {
 
     fn observe(&self) -> Result<Observed> {
         let environment = Environment {
-            knowledge: self.knowledge.clone(),
             images: Images::default(),
             cluster_domain: "cluster.local".to_owned(),
             propagated_conditions: Vec::new(),
             crds_outdated: false,
             empty_since: None,
-            now: now()?,
         };
-        observe(&self.caches, &Key::new(NAMESPACE, NAME), environment).context("the NodeSet is not there")
+        let set = self.caches.node_sets.get(NAMESPACE, NAME);
+        let set = set.context("the NodeSet is not there")?;
+        Ok(observe(&self.caches, set, self.knowledge.clone(), environment, now()?))
     }
 
     fn change_node_set(&self, change: impl FnOnce(&mut NodeSet)) -> Result<()> {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     cluster::{Knowledge, Seen},
     defaults::Images,
-    runtime::{Caches, Key},
+    runtime::Caches,
 };
 
 pub(super) const NAMESPACE: &str = "slurm";
@@ -164,15 +164,15 @@ pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowl
         .unwrap_or(NAMESPACE)
         .to_owned();
     let environment = Environment {
-        knowledge,
         images: Images::default(),
         cluster_domain: "cluster.local".to_owned(),
         propagated_conditions: vec!["DiskBroken".to_owned()],
         crds_outdated: false,
         empty_since: Some(now() - SignedDuration::from_mins(1)),
-        now: now(),
     };
-    observe(&Caches::of(objects), &Key::new(namespace, name), environment).unwrap()
+    let caches = Caches::of(objects);
+    let nodeset = caches.node_sets.get(&namespace, name).unwrap();
+    observe(&caches, nodeset, knowledge, environment, now())
 }
 
 /// The plan for `compute`, with its Controller and key.

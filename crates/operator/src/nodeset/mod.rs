@@ -23,25 +23,24 @@ mod golden;
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use api::{NodeSet, NodeSetStatus};
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 
 use self::{
-    apply::{ApplyResult, EndRequests, Executor, ReportedStaleJobs, ReservationRequests},
-    mirror::{Mirror, MirrorMemory as Memory},
-    observe::{Environment as Surroundings, Observed, observe},
+    apply::{ApplyResult, EndRequests, Executor, LastReservation, ReportedStaleJobs},
+    mirror::MirrorMemory,
+    observe::{Environment, Observed, observe},
     plan::{Plan, Wait, plan},
 };
 use crate::{
     cluster::{Follower, Knowledge},
     key_mismatch::find_key_mismatch,
     runtime::{Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_RETRY, Writer},
-    worker::Worker,
 };
 
 /// How long the first reconcile after a start waits for Slurm's response, which takes milliseconds: a restart of the operator
@@ -51,115 +50,75 @@ const FIRST_POLL: Duration = Duration::from_secs(2);
 const COUNTS_EVERY: Duration = Duration::from_secs(15);
 /// By then Slurm has been polled again.
 const SOON: Duration = Duration::from_millis(100);
-/// When to retry after a state could not be mirrored to a pod or a node.
-const MIRROR_RETRY: Duration = Duration::from_secs(15);
 
 /// Reconciles NodeSets.
 #[derive(Debug)]
 pub struct NodeSetReconciler {
     ctx: Context,
     writer: Writer,
-    /// Jobs that were requested to end.
-    end_requests: EndRequests,
-    /// Jobs of workers that are gone, which were reported to Slurm.
-    reported_stale_jobs: ReportedStaleJobs,
-    /// Reservations that were requested.
-    reservation_requests: ReservationRequests,
-    memories: Mutex<HashMap<Key, SetMemory>>,
+    memories: std::sync::Mutex<HashMap<Key, Arc<Mutex<Memory>>>>,
 }
 
 /// What is remembered of one NodeSet between reconciles.
 #[derive(Debug, Default)]
-struct SetMemory {
+struct Memory {
     /// When the counts of Slurm's nodes were last written.
     counted: Option<Instant>,
-    mirror: Memory,
+    mirror: MirrorMemory,
     /// Since when Slurm has no node of a NodeSet that is being deleted.
     empty_since: Option<Timestamp>,
+    end_requests: EndRequests,
+    stale_jobs: ReportedStaleJobs,
+    reservation: LastReservation,
 }
 
 impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
         Self {
             writer: Writer::new::<NodeSet>(&ctx),
-            end_requests: EndRequests::default(),
-            reported_stale_jobs: ReportedStaleJobs::default(),
-            reservation_requests: ReservationRequests::default(),
-            memories: Mutex::default(),
+            memories: std::sync::Mutex::default(),
             ctx,
         }
     }
 
     async fn knowledge(&self, nodeset: &NodeSet, key: &Key) -> Knowledge {
-        let controller = Key::new(&key.namespace, &nodeset.spec.controller_ref.name);
-        if self
-            .ctx
-            .caches
-            .controllers
-            .get(&controller.namespace, &controller.name)
-            .is_none()
-        {
-            return Knowledge::unknown(format!("there is no Controller {:?}", controller.name));
+        let name = &nodeset.spec.controller_ref.name;
+        if self.ctx.caches.controllers.get(&key.namespace, name).is_none() {
+            return Knowledge::unknown(format!("there is no Controller {name:?}"));
         }
+        let controller = Key::new(&key.namespace, name);
         self.ctx.clusters.knowledge_within(&controller, FIRST_POLL).await
     }
 
+    /// Returns when to write the status, if not now.
     async fn write_status(
         &self,
-        key: &Key,
         observed: &Observed,
         plan: &Plan,
         applied: &ApplyResult,
+        counted: &mut Option<Instant>,
     ) -> Result<Option<Duration>, Error> {
-        let failure = (!applied.problems.is_empty()).then(|| applied.problems.join("\n"));
-        let failure = failure.map(|message| Failure {
+        let failure = (!applied.problems.is_empty()).then(|| Failure {
             reason: if applied.name_taken { NAME_TAKEN } else { "Failed" },
-            message,
+            message: applied.problems.join("\n"),
         });
         let wanted = status::status(observed, plan, failure.as_ref());
         let previous = observed.nodeset.status.clone().unwrap_or_default();
         let only_counts = wanted != previous && without_counts(wanted.clone()) == without_counts(previous);
-        if only_counts && let Some(wait) = self.until_next_count(key) {
-            return Ok(Some(wait));
+        let now = self.ctx.clock.host().instant();
+        let left = counted.map(|last| (last + COUNTS_EVERY).saturating_duration_since(now));
+        if only_counts && let Some(left) = left.filter(|left| !left.is_zero()) {
+            return Ok(Some(left));
         }
         let value = serde_json::to_value(&wanted).map_err(Error::other)?;
         if self.writer.status(observed.nodeset.as_ref(), value).await? {
-            let now = self.ctx.clock.host().instant();
-            self.memory(key, |memory| memory.counted = Some(now));
+            *counted = Some(self.ctx.clock.host().instant());
         }
         Ok(None)
     }
 
-    /// Mirrors states between pods and Slurm's nodes. What failed is among the complaints.
-    async fn apply_mirror(&self, key: &Key, executor: &Executor<'_>) -> Mirror {
-        // One key is never reconciled twice concurrently, so nothing else needs the memory in the meantime.
-        let mut memory = self.memory(key, |memory| std::mem::take(&mut memory.mirror));
-        memory.keep(executor.observed.workers().map(Worker::uid));
-        let mut mirror = mirror::mirror(executor.observed, &memory);
-        let problems = executor.apply_mirror(&mirror, &mut memory).await;
-        if !problems.is_empty() {
-            mirror.requeue = Some(mirror.requeue.unwrap_or(MIRROR_RETRY).min(MIRROR_RETRY));
-            mirror.complaints.extend(problems);
-        }
-        self.memory(key, |own| own.mirror = memory);
-        mirror
-    }
-
-    fn memory<T>(&self, key: &Key, access: impl FnOnce(&mut SetMemory) -> T) -> T {
-        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        access(memories.entry(key.clone()).or_default())
-    }
-
-    fn forget(&self, key: &Key) {
-        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        memories.remove(key);
-    }
-
-    fn until_next_count(&self, key: &Key) -> Option<Duration> {
-        let last = self.memory(key, |memory| memory.counted)?;
-        (last + COUNTS_EVERY)
-            .checked_duration_since(self.ctx.clock.host().instant())
-            .filter(|left| !left.is_zero())
+    fn memories(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<Mutex<Memory>>>> {
+        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,50 +145,46 @@ impl Reconciler for NodeSetReconciler {
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(nodeset) = self.ctx.caches.node_sets.get(&key.namespace, &key.name) else {
-            self.forget(key);
+            self.memories().remove(key);
             return Ok(Outcome::settled());
         };
-        let surroundings = Surroundings {
-            knowledge: self.knowledge(&nodeset, key).await,
+        let memory = Arc::clone(self.memories().entry(key.clone()).or_default());
+        // One key is never reconciled twice concurrently, so this does not wait.
+        let mut memory = memory.lock().await;
+        let knowledge = self.knowledge(&nodeset, key).await;
+        let environment = Environment {
             images: self.ctx.defaults.images.clone(),
             cluster_domain: self.ctx.cluster_domain.clone(),
             propagated_conditions: self.ctx.defaults.propagated_node_conditions.clone(),
             crds_outdated: self.ctx.crds_outdated(),
-            empty_since: self.memory(key, |memory| memory.empty_since),
-            now: self.ctx.clock.now(),
+            empty_since: memory.empty_since,
         };
-        let Some(mut observed) = observe(&self.ctx.caches, key, surroundings) else {
-            return Ok(Outcome::settled());
-        };
+        let now = self.ctx.clock.now();
+        let mut observed = observe(&self.ctx.caches, nodeset, knowledge, environment, now);
         observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
             let mismatch = find_key_mismatch(controller, &self.ctx.caches, &self.ctx.clusters, observed.now)?;
             Some(mismatch.of_pods(&observed.pods)?.message())
         });
         let plan = plan(&observed);
         let is_empty = plan.waits.contains(&Wait::Unwritten);
-        self.memory(key, |memory| {
-            memory.empty_since = is_empty.then(|| memory.empty_since.unwrap_or(observed.now));
-        });
+        memory.empty_since = is_empty.then(|| memory.empty_since.unwrap_or(observed.now));
         let executor = Executor {
             ctx: &self.ctx,
             writer: &self.writer,
             observed: &observed,
-            end_requests: &self.end_requests,
-            reported_stale_jobs: &self.reported_stale_jobs,
-            reservation_requests: &self.reservation_requests,
         };
         let follower = Follower::NodeSet(key.clone());
-        self.ctx
-            .clusters
-            .follow_jobs(&executor.cluster(), &follower, plan.needs_jobs);
-        let mut applied = executor.apply(&plan).await;
-        let mirror = self.apply_mirror(key, &executor).await;
+        let clusters = &self.ctx.clusters;
+        clusters.follow_jobs(&executor.cluster(), &follower, plan.needs_jobs);
+        let mut applied = executor.apply(&plan, &mut memory).await;
+        let mirror = executor.apply_mirror(&mut memory.mirror).await;
         applied.problems.extend(mirror.complaints);
-        let postponed = self.write_status(key, &observed, &plan, &applied).await?;
+        let counted = &mut memory.counted;
+        let postponed = self.write_status(&observed, &plan, &applied, counted).await?;
         if let Some(error) = applied.error {
             return Err(error);
         }
-        let available = status::until_available(&observed).and_then(|left| Duration::try_from(left).ok());
+        let available = status::until_available(&observed);
         // The state changed before an order of ours arrived, so the next plan is made on the new state.
         let again = applied.changed.then_some(SOON);
         let taken = applied.name_taken.then_some(TAKEN_RETRY);

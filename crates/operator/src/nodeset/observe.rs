@@ -14,7 +14,7 @@ use api::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
-    core::v1::{Node, PersistentVolumeClaim, Pod, Secret},
+    core::v1::{Node, PersistentVolumeClaim, Pod},
 };
 use kube::ResourceExt;
 use slurm::revision::Digest;
@@ -33,7 +33,6 @@ use crate::{
 pub struct Observed {
     pub nodeset: Arc<NodeSet>,
     pub controller: Option<Arc<Controller>>,
-    /// Names of all Controllers in the namespace.
     pub controller_names: Vec<String>,
     /// All NodeSets of the same Controller, including this one, by name.
     pub siblings: Vec<Arc<NodeSet>>,
@@ -50,7 +49,6 @@ pub struct Observed {
     pub nodes: BTreeMap<String, Arc<Node>>,
     /// Slurm's records of this NodeSet's nodes without a pod, by name.
     pub records: BTreeMap<String, Identity>,
-    /// Whether the namespace is being deleted.
     pub namespace_goes: bool,
     /// Content of sssd.conf, if the spec refers to one and it exists.
     pub sssd_conf: Option<Vec<u8>>,
@@ -61,21 +59,13 @@ pub struct Observed {
     pub knowledge: Knowledge,
     /// Message about workers whose key differs from slurmctld's.
     pub key_mismatch: Option<String>,
-    pub images: Images,
-    pub cluster_domain: String,
-    /// Conditions of Kubernetes nodes whose messages become part of drain reasons.
-    pub propagated_conditions: Vec<String>,
-    /// Whether the installed CRDs are older than this operator.
-    pub crds_outdated: bool,
-    /// Since when a deleted NodeSet has had nothing left in Slurm.
-    pub empty_since: Option<Timestamp>,
+    pub environment: Environment,
     pub now: Timestamp,
 }
 
-/// What the caches do not hold.
+/// What is neither in the caches nor in Slurm.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    pub knowledge: Knowledge,
     pub images: Images,
     pub cluster_domain: String,
     /// Conditions of Kubernetes nodes whose messages become part of drain reasons.
@@ -84,7 +74,6 @@ pub struct Environment {
     pub crds_outdated: bool,
     /// Since when a deleted NodeSet has had nothing left in Slurm.
     pub empty_since: Option<Timestamp>,
-    pub now: Timestamp,
 }
 
 impl Observed {
@@ -92,7 +81,6 @@ impl Observed {
         self.pods.iter().map(|pod| Worker(pod))
     }
 
-    /// Returns the Kubernetes node of a worker.
     pub fn host(&self, worker: Worker<'_>) -> Option<&Node> {
         self.nodes.get(worker.kubernetes_node()?).map(AsRef::as_ref)
     }
@@ -113,55 +101,42 @@ impl Observed {
         if !self.nodeset.spec.pins_to_node() {
             return BTreeMap::new();
         }
-        let pinned = self
-            .nodeset
-            .status
-            .as_ref()
-            .and_then(|status| status.ordinal_to_node.as_ref());
+        let status = self.nodeset.status.as_ref();
+        let pinned = status.and_then(|status| status.ordinal_to_node.as_ref());
+        let pinned = pinned.into_iter().flatten();
         pinned
-            .into_iter()
-            .flatten()
             .filter_map(|(ordinal, name)| Some((ordinal.parse().ok()?, self.nodes.get(name)?.as_ref())))
             .filter(|(_, node)| fit(&self.nodeset, node).stay)
             .collect()
     }
 }
 
-/// Reads the caches. `None` if the NodeSet does not exist.
-pub fn observe(caches: &Caches, key: &Key, environment: Environment) -> Option<Observed> {
-    let nodeset = caches.node_sets.get(&key.namespace, &key.name)?;
-    let namespace = key.namespace.as_str();
+pub fn observe(
+    caches: &Caches,
+    nodeset: Arc<NodeSet>,
+    knowledge: Knowledge,
+    environment: Environment,
+    now: Timestamp,
+) -> Observed {
+    let namespace = nodeset.namespace().unwrap_or_default();
+    let namespace = namespace.as_str();
     let uid = nodeset.uid().unwrap_or_default();
     let controller_name = nodeset.spec.controller_ref.name.as_str();
     let controller = caches.controllers.get(namespace, controller_name);
-    let siblings: Vec<Arc<NodeSet>> = caches
-        .node_sets
-        .list(namespace)
-        .into_iter()
-        .filter(|other| other.spec.controller_ref.name == controller_name)
-        .collect();
-    let partitions = caches.partitions.list(namespace).into_iter();
-    let partitions = partitions
-        .filter(|partition| partition.spec.controller_ref.name == controller_name && has_mark(partition))
-        .collect();
+    let mut siblings = caches.node_sets.list(namespace);
+    siblings.retain(|other| other.spec.controller_ref.name == controller_name);
+    let mut partitions = caches.partitions.list(namespace);
+    partitions.retain(|partition| partition.spec.controller_ref.name == controller_name && has_mark(partition));
+    let controllers = caches.controllers.list(namespace);
     // In this order, a pod that loses its owner meanwhile is in both lists rather than in neither.
     let pods = caches.pods.owned_by(&uid);
     let (orphans, foreign_hostnames) = observe_foreign_pods(caches, &nodeset);
-    let records = observe_records(&nodeset, &pods, &environment.knowledge);
+    let records = observe_records(&nodeset, &pods, &knowledge);
     let nodes = observe_nodes(caches, &nodeset, &pods, &records);
     let (slurm_key, sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
-    let claims = if nodeset.spec.claim_templates().is_empty() {
-        Vec::new()
-    } else {
-        observe_claims(caches, &nodeset, &pods)
-    };
-    Some(Observed {
-        controller_names: caches
-            .controllers
-            .list(namespace)
-            .iter()
-            .map(|controller| controller.name_any())
-            .collect(),
+    Observed {
+        claims: observe_claims(caches, &nodeset, &pods),
+        controller_names: controllers.iter().map(|controller| controller.name_any()).collect(),
         pods,
         records,
         namespace_goes: caches.is_ending(namespace),
@@ -173,19 +148,14 @@ pub fn observe(caches: &Caches, key: &Key, environment: Environment) -> Option<O
         siblings,
         orphans,
         foreign_hostnames,
-        claims,
         slurm_key,
         sssd_conf,
         missing_secret,
         key_mismatch: None,
-        knowledge: environment.knowledge,
-        images: environment.images,
-        cluster_domain: environment.cluster_domain,
-        propagated_conditions: environment.propagated_conditions,
-        crds_outdated: environment.crds_outdated,
-        empty_since: environment.empty_since,
-        now: environment.now,
-    })
+        knowledge,
+        environment,
+        now,
+    }
 }
 
 /// Returns the records that the operator's comment assigns to this NodeSet.
@@ -233,10 +203,8 @@ fn observe_foreign_pods(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, B
     let mut orphans = Vec::new();
     let mut hostnames = BTreeMap::new();
     for pod in caches.pods.list(&namespace) {
-        let owner = pod
-            .owner_references()
-            .iter()
-            .find(|owner| owner.controller == Some(true));
+        let mut owners = pod.owner_references().iter();
+        let owner = owners.find(|owner| owner.controller == Some(true));
         if owner.is_some_and(|owner| Some(&owner.uid) == nodeset.metadata.uid.as_ref()) {
             continue;
         }
@@ -257,13 +225,8 @@ fn observe_foreign_pods(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, B
 }
 
 fn is_named_after(worker: Worker<'_>, nodeset: &str) -> bool {
-    let generated = worker
-        .0
-        .metadata
-        .generate_name
-        .as_deref()
-        .and_then(|prefix| prefix.strip_suffix('-'));
-    worker.ordinal(nodeset).is_some() || generated == Some(nodeset)
+    let generated = worker.0.metadata.generate_name.as_deref();
+    worker.ordinal(nodeset).is_some() || generated.and_then(|prefix| prefix.strip_suffix('-')) == Some(nodeset)
 }
 
 fn observe_claims(caches: &Caches, nodeset: &NodeSet, pods: &[Arc<Pod>]) -> Vec<Arc<PersistentVolumeClaim>> {
@@ -283,32 +246,23 @@ fn observe_secrets(
     controller: Option<&Controller>,
 ) -> (Option<String>, Option<Vec<u8>>, Option<String>) {
     let namespace = nodeset.namespace().unwrap_or_default();
-    let entry = |reference: &SecretKeyRef, field: &str| -> Result<Vec<u8>, String> {
-        let SecretKeyRef { name, key, .. } = reference;
-        let secret: Option<Arc<Secret>> = caches.secrets.get(&namespace, name);
-        let Some(secret) = secret else {
-            return Err(format!(
-                "{field} names Secret {name:?}, which does not exist; create it, or name another"
-            ));
-        };
-        let data = secret.data.as_ref().and_then(|data| data.get(key));
-        data.map(|bytes| bytes.0.clone()).ok_or_else(|| {
-            format!("{field} names the entry {key:?} of Secret {name:?}, which has no such entry; add it")
-        })
+    let mut missing = None;
+    let mut entry = |SecretKeyRef { name, key, .. }: &SecretKeyRef, field: &str| {
+        let secret = caches.secrets.get(&namespace, name);
+        let data = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(key));
+        if data.is_none() {
+            missing.get_or_insert_with(|| match secret {
+                None => format!("{field} names Secret {name:?}, which does not exist; create it, or name another"),
+                Some(_) => {
+                    format!("{field} names the entry {key:?} of Secret {name:?}, which has no such entry; add it")
+                }
+            });
+        }
+        data.map(|bytes| bytes.0.clone())
     };
-    let (mut slurm_key, mut missing) = (None, None);
-    if let Some(key) = controller.and_then(Controller::slurm_key) {
-        match entry(&key, "slurmKeyRef of the Controller") {
-            Ok(bytes) => slurm_key = Some(Digest::of(&bytes).to_string()),
-            Err(problem) => missing = Some(problem),
-        }
-    }
-    let mut sssd_conf = None;
-    if let Some(reference) = nodeset.spec.wanted_sssd() {
-        match entry(reference, "spec.ssh.sssdConfRef") {
-            Ok(bytes) => sssd_conf = Some(bytes),
-            Err(problem) => missing = missing.or(Some(problem)),
-        }
-    }
+    let slurm_key = controller.and_then(|controller| entry(&controller.slurm_key()?, "slurmKeyRef of the Controller"));
+    let sssd = nodeset.spec.wanted_sssd();
+    let sssd_conf = sssd.and_then(|reference| entry(reference, "spec.ssh.sssdConfRef"));
+    let slurm_key = slurm_key.map(|bytes| Digest::of(&bytes).to_string());
     (slurm_key, sssd_conf, missing)
 }

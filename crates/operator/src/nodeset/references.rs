@@ -1,9 +1,6 @@
 //! Which NodeSets a change affects.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, LazyLock},
-};
+use std::sync::{Arc, LazyLock};
 
 use api::{Controller, NodeSet, Partition, keys::apps, nodeset::ScalingMode};
 use k8s_openapi::api::{
@@ -13,11 +10,11 @@ use k8s_openapi::api::{
 };
 use kube::{Resource, ResourceExt};
 
-use crate::worker::Worker;
 use crate::{
     partition::rules::mark::has_mark,
     references::{References, key_secret, select},
     runtime::{Caches, Change, Delta, Key},
+    worker::Worker,
 };
 
 static REFERENCES: LazyLock<References<NodeSet>> = LazyLock::new(|| {
@@ -50,50 +47,38 @@ pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
 /// The NodeSets of the same cluster, with which it shares names and a Service, when one of these may have changed.
 fn of_siblings(delta: &Delta<NodeSet>, caches: &Caches) -> Vec<Key> {
     let shared = |set: &Arc<NodeSet>| (set.slurm_name(), set.spec.controller_ref.name.clone(), set.uid());
-    if delta.before.as_ref().map(shared) == delta.after.as_ref().map(shared) {
-        return Vec::new();
-    }
-    let siblings = delta.sides().flat_map(|set| {
-        let namespace = set.namespace().unwrap_or_default();
-        of_cluster(caches, &namespace, &set.spec.controller_ref.name)
-    });
-    siblings.collect()
+    let sets = delta.sides().filter(|_| differs(delta, shared));
+    sets.flat_map(|set| of_cluster(caches, set.as_ref(), &set.spec.controller_ref.name))
+        .collect()
 }
 
 fn of_controller(delta: &Delta<Controller>, caches: &Caches) -> Vec<Key> {
     let relevant = |controller: &Arc<Controller>| {
-        (
-            controller.uid(),
-            controller.meta().generation,
-            is_deleted(controller.as_ref()),
-        )
+        let meta = controller.meta();
+        (meta.uid.clone(), meta.generation, is_deleted(controller.as_ref()))
     };
-    if delta.before.as_ref().map(relevant) == delta.after.as_ref().map(relevant) {
-        return Vec::new();
-    }
-    let key = delta.key();
-    key.map(|key| of_cluster(caches, &key.namespace, &key.name))
-        .unwrap_or_default()
+    let controllers = delta.sides().filter(|_| differs(delta, relevant));
+    controllers
+        .flat_map(|controller| of_cluster(caches, controller.as_ref(), &controller.name_any()))
+        .collect()
 }
 
 /// All NodeSets of the cluster, if the Partition needs marks on nodes.
 fn of_partition(delta: &Delta<Partition>, caches: &Caches) -> Vec<Key> {
     let marked = delta.sides().filter(|partition| has_mark(partition));
     marked
-        .flat_map(|partition| {
-            let namespace = partition.namespace().unwrap_or_default();
-            of_cluster(caches, &namespace, &partition.spec.controller_ref.name)
-        })
+        .flat_map(|partition| of_cluster(caches, partition.as_ref(), &partition.spec.controller_ref.name))
         .collect()
 }
 
 /// All NodeSets of a namespace when its deletion begins: from then on nothing waits for jobs.
 fn of_namespace(delta: &Delta<Namespace>, caches: &Caches) -> Vec<Key> {
     let ends = |namespace: &Arc<Namespace>| is_deleted(namespace.as_ref());
-    let begins = delta.after.as_ref().is_some_and(ends) && !delta.before.as_ref().is_some_and(ends);
-    let name = delta.key().filter(|_| begins).map(|key| key.name);
-    name.map(|name| select(caches, &name, |_: &NodeSet| true))
-        .unwrap_or_default()
+    let ended = delta.before.as_ref().is_some_and(ends);
+    let ending = delta.after.iter().filter(|namespace| !ended && ends(namespace));
+    ending
+        .flat_map(|namespace| select(caches, &namespace.name_any(), |_: &NodeSet| true))
+        .collect()
 }
 
 /// NodeSets with a worker on the node, or whose size depends on the nodes, when something relevant to workers changed.
@@ -101,45 +86,47 @@ fn of_node(delta: &Delta<Node>, caches: &Caches) -> Vec<Key> {
     let relevant = |node: &Arc<Node>| {
         let spec = node.spec.clone().unwrap_or_default();
         let conditions = node.status.as_ref().and_then(|status| status.conditions.clone());
-        let conditions: Vec<_> = conditions
-            .into_iter()
-            .flatten()
-            .map(|condition| (condition.type_, condition.status, condition.reason))
-            .collect();
+        let conditions = conditions.into_iter().flatten();
+        let conditions = conditions.map(|condition| (condition.type_, condition.status, condition.reason));
+        let metadata = (node.uid(), node.labels().clone(), node.annotations().clone());
         (
-            node.uid(),
-            node.labels().clone(),
-            node.annotations().clone(),
-            (spec.taints, spec.unschedulable),
-            conditions,
+            metadata,
+            spec.taints,
+            spec.unschedulable,
+            conditions.collect::<Vec<_>>(),
         )
     };
-    if delta.before.as_ref().map(relevant) == delta.after.as_ref().map(relevant) {
+    if !differs(delta, relevant) {
         return Vec::new();
     }
     let name = delta.key().map(|key| key.name);
     let by_node = |set: &NodeSet| set.spec.scaling_mode() == ScalingMode::DaemonSet || set.spec.pins_to_node();
     let holds_name_for = |set: &NodeSet| {
-        let status = set.status.as_ref();
-        let cut_off = status.and_then(|status| status.cut_off.as_ref());
-        cut_off.is_some_and(|cut_off| cut_off.values().any(|node| Some(node) == name.as_ref()))
+        let cut_off = set.status.iter().flat_map(|status| &status.cut_off).flatten();
+        cut_off.into_iter().any(|(_, node)| Some(node) == name.as_ref())
     };
     let sets = caches.node_sets.all().into_iter();
     let sets = sets.filter(|set| by_node(set) || holds_name_for(set));
-    let mut keys: BTreeSet<Key> = sets.map(|set| Key::of(set.as_ref())).collect();
     let pods = caches.pods.all().into_iter();
     let here = pods.filter(|pod| Worker(pod).kubernetes_node() == name.as_deref());
-    keys.extend(here.filter_map(|pod| {
+    let owners = here.filter_map(|pod| {
         let owner = pod.owner_references().iter().find(|owner| owner.kind == "NodeSet")?;
         Some(Key::new(pod.namespace()?, owner.name.clone()))
-    }));
-    keys.into_iter().collect()
+    });
+    sets.map(|set| Key::of(set.as_ref())).chain(owners).collect()
 }
 
-fn of_cluster(caches: &Caches, namespace: &str, controller: &str) -> Vec<Key> {
-    select(caches, namespace, |set: &NodeSet| {
+/// The NodeSets of a Controller in the namespace of an object.
+fn of_cluster(caches: &Caches, object: &impl ResourceExt, controller: &str) -> Vec<Key> {
+    let namespace = object.namespace().unwrap_or_default();
+    select(caches, &namespace, |set: &NodeSet| {
         set.spec.controller_ref.name == controller
     })
+}
+
+/// Whether a part of the object differs between the sides of a change.
+fn differs<K, T: PartialEq>(delta: &Delta<K>, part: impl Fn(&Arc<K>) -> T) -> bool {
+    delta.before.as_ref().map(&part) != delta.after.as_ref().map(&part)
 }
 
 fn is_deleted(object: &impl Resource) -> bool {

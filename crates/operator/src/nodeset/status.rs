@@ -1,6 +1,6 @@
 //! The status of a NodeSet.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::{
     Condition, NodeSet, NodeSetStatus,
@@ -8,7 +8,7 @@ use api::{
     keys::{self, annotations},
     nodeset::ScalingMode,
 };
-use jiff::SignedDuration;
+use kube::ResourceExt;
 use slurm::node::{BaseState, NodeFlag, NodeState};
 
 use super::{
@@ -32,105 +32,63 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
     let nodeset = observed.nodeset.as_ref();
     let previous = nodeset.status.clone().unwrap_or_default();
     let workers: Vec<Worker<'_>> = observed.workers().collect();
-    let counts = Counts::of(observed, &workers, plan);
-    let wanted = conditions(observed, plan, &counts, failure);
+    let count = |holds: &dyn Fn(Worker<'_>) -> bool| {
+        i32::try_from(workers.iter().filter(|worker| holds(**worker)).count()).unwrap_or(i32::MAX)
+    };
+    // Without a snapshot, nothing is counted in Slurm.
+    let known = observed.knowledge.known();
+    let count_nodes = |holds: &dyn Fn(&NodeState) -> bool| {
+        let node = |worker: Worker<'_>| observed.slurm_node(worker).is_some_and(|node| holds(&node.state));
+        known.map(|_| count(&node))
+    };
+    let is_available = |worker: Worker<'_>| worker.is_available(observed.min_ready(), observed.now);
+    let is_registered = |worker: Worker<'_>| known.is_none() || observed.slurm_node(worker).is_some();
+    let in_service = count(&|worker| worker.is_active() && is_available(worker) && is_registered(worker));
+    let available = count(&is_available);
+    let desired = i32::try_from(plan.desired).unwrap_or(i32::MAX);
+    let wanted = conditions(observed, plan, in_service, desired, failure);
     let generation = nodeset.metadata.generation.unwrap_or(0);
-    let hash = plan.revision.as_ref().map(|revision| revision.hash.clone());
-    let collisions = plan.revision.as_ref().map(|revision| revision.collisions);
+    let conditions = settle(&previous.conditions, &wanted, generation, observed.now);
+    let revision = plan.revision.as_ref();
+    let hash = revision.map_or(previous.node_set_hash, |revision| revision.hash.clone());
+    let is_updated =
+        |worker: Worker<'_>| worker.has_phase() && !worker.is_terminating() && worker.revision() == Some(&hash);
     NodeSetStatus {
-        replicas: counts.replicas,
-        updated_replicas: counts.updated,
-        ready_replicas: counts.ready,
-        available_replicas: counts.available,
-        unavailable_replicas: counts.desired.saturating_sub(counts.available).max(0),
-        desired: counts.desired,
-        slurm_idle: count_nodes(observed, |state| state.base == Some(BaseState::Idle)),
-        slurm_allocated: count_nodes(observed, NodeState::is_allocated),
-        slurm_down: count_nodes(observed, NodeState::is_down),
-        slurm_drain: count_nodes(observed, |state| state.has(NodeFlag::Drain)),
+        replicas: count(&|worker| worker.has_phase()),
+        updated_replicas: count(&is_updated),
+        ready_replicas: count(&|worker| worker.is_ready()),
+        available_replicas: available,
+        unavailable_replicas: desired.saturating_sub(available).max(0),
+        desired,
+        slurm_idle: count_nodes(&|state| state.base == Some(BaseState::Idle)),
+        slurm_allocated: count_nodes(&NodeState::is_allocated),
+        slurm_down: count_nodes(&NodeState::is_down),
+        slurm_drain: count_nodes(&|state| state.has(NodeFlag::Drain)),
         observed_generation: Some(generation),
-        node_set_hash: hash.unwrap_or(previous.node_set_hash),
-        collision_count: collisions.or(previous.collision_count),
-        conditions: keep_others(
-            &previous.conditions,
-            settle(&previous.conditions, &wanted, generation, observed.now),
-            &plan.reservation,
-        ),
+        collision_count: revision
+            .map(|revision| revision.collisions)
+            .or(previous.collision_count),
+        conditions: keep_others(&previous.conditions, conditions, &plan.reservation),
         reserved_start: match &plan.reservation {
             ReservationReport::Unchanged => previous.reserved_start,
             ReservationReport::Absent => None,
             ReservationReport::Reported { start, .. } => start.map(Into::into),
         },
         ordinal_to_node: pins(observed, &workers),
-        cut_off: Some(cut_off(observed)).filter(|cut_off| !cut_off.is_empty() && !observed.crds_outdated),
+        cut_off: Some(cut_off(observed)).filter(|cut_off| !cut_off.is_empty() && !observed.environment.crds_outdated),
         selector: nodeset.child_names().selector(),
+        node_set_hash: hash,
     }
 }
 
 /// Returns how long until the next ready worker counts as available.
-pub fn until_available(observed: &Observed) -> Option<SignedDuration> {
-    observed
-        .workers()
-        .filter(|worker| worker.is_ready())
-        .filter_map(|worker| {
-            let left = observed.min_ready() - observed.now.duration_since(worker.ready_since()?);
-            left.is_positive().then_some(left)
-        })
-        .min()
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    replicas: i32,
-    updated: i32,
-    ready: i32,
-    available: i32,
-    desired: i32,
-    /// Available, and registered in Slurm as far as that is known.
-    in_service: i32,
-}
-
-impl Counts {
-    fn of(observed: &Observed, workers: &[Worker<'_>], plan: &Plan) -> Self {
-        let previous = observed
-            .nodeset
-            .status
-            .as_ref()
-            .map(|status| status.node_set_hash.as_str());
-        let hash = plan
-            .revision
-            .as_ref()
-            .map(|revision| revision.hash.as_str())
-            .or(previous);
-        let available = |worker: &Worker<'_>| worker.is_available(observed.min_ready(), observed.now);
-        let registered = |worker: &Worker<'_>| match observed.knowledge.known() {
-            Some(seen) => worker.slurm_name().is_some_and(|name| seen.nodes.contains_key(name)),
-            None => true,
-        };
-        let count = |holds: &dyn Fn(&Worker<'_>) -> bool| {
-            i32::try_from(workers.iter().filter(|worker| holds(worker)).count()).unwrap_or(i32::MAX)
-        };
-        Self {
-            replicas: count(&|worker| worker.has_phase()),
-            updated: count(&|worker| {
-                worker.has_phase() && !worker.is_terminating() && hash.is_some() && worker.revision() == hash
-            }),
-            ready: count(&|worker| worker.is_ready()),
-            available: count(&available),
-            desired: i32::try_from(plan.desired).unwrap_or(i32::MAX),
-            in_service: count(&|worker| worker.is_active() && available(worker) && registered(worker)),
-        }
-    }
-}
-
-/// Counts the nodes of the NodeSet in Slurm. `None` without a snapshot.
-fn count_nodes(observed: &Observed, is_counted: impl Fn(&NodeState) -> bool) -> Option<i32> {
-    let seen = observed.knowledge.known()?;
-    let nodes = observed
-        .workers()
-        .filter_map(|worker| seen.nodes.get(worker.slurm_name()?));
-    let count = nodes.filter(|node| is_counted(&node.state)).count();
-    Some(i32::try_from(count).unwrap_or(i32::MAX))
+pub fn until_available(observed: &Observed) -> Option<Duration> {
+    let ready = observed.workers().filter(|worker| worker.is_ready());
+    let left = ready.filter_map(|worker| {
+        let left = observed.min_ready() - observed.now.duration_since(worker.ready_since()?);
+        Duration::try_from(left).ok().filter(|left| !left.is_zero())
+    });
+    left.min()
 }
 
 /// Returns the node on which each ordinal first ran; the pin lasts as long as the node exists and matches.
@@ -139,76 +97,71 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
     if !nodeset.spec.pins_to_node() || nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
         return None;
     }
-    let name = nodeset.metadata.name.clone().unwrap_or_default();
-    let mut pins: BTreeMap<String, String> = observed
-        .pins()
-        .into_iter()
-        .map(|(ordinal, node)| (ordinal.to_string(), node.metadata.name.clone().unwrap_or_default()))
+    let name = nodeset.name_any();
+    let pins = observed.pins().into_iter();
+    let mut pins: BTreeMap<String, String> = pins
+        .map(|(ordinal, node)| (ordinal.to_string(), node.name_any()))
         .collect();
     for worker in workers.iter().filter(|worker| worker.phase() == Phase::Running) {
-        let (Some(ordinal), Some(node)) = (worker.ordinal(&name), worker.kubernetes_node()) else {
-            continue;
-        };
-        let exists = observed.nodes.get(node).is_some_and(|known| fit(nodeset, known).stay);
-        if exists {
-            pins.entry(ordinal.to_string()).or_insert_with(|| node.to_owned());
+        if let (Some(ordinal), Some(node)) = (worker.ordinal(&name), observed.host(*worker))
+            && fit(nodeset, node).stay
+        {
+            pins.entry(ordinal.to_string()).or_insert_with(|| node.name_any());
         }
     }
     Some(pins)
 }
 
-/// Adds the conditions that others set.
 fn keep_others(previous: &[Condition], ours: Vec<Condition>, reservation: &ReservationReport) -> Vec<Condition> {
-    const OURS: &[&str] = &[
-        CRDS_OUTDATED,
-        READY,
-        PROGRESSING,
-        DEGRADED,
-        SLURM_REACHABLE,
-        UNKNOWN_FIELDS,
-    ];
-    let others = previous
-        .iter()
-        .filter(|condition| !OURS.contains(&condition.type_.as_str()))
-        .filter(|condition| condition.type_ != RESERVATION_CREATED || *reservation == ReservationReport::Unchanged);
-    ours.into_iter().chain(others.cloned()).collect()
+    let is_reported = *reservation != ReservationReport::Unchanged;
+    let is_ours = |type_: &str| match type_ {
+        // These are absent from `ours` while they do not hold.
+        CRDS_OUTDATED | UNKNOWN_FIELDS => true,
+        RESERVATION_CREATED => is_reported,
+        _ => ours.iter().any(|condition| condition.type_ == type_),
+    };
+    let others = previous.iter().filter(|condition| !is_ours(&condition.type_));
+    let others: Vec<Condition> = others.cloned().collect();
+    [ours, others].concat()
 }
 
-fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option<&Failure>) -> Vec<DesiredCondition> {
+fn conditions(
+    observed: &Observed,
+    plan: &Plan,
+    in_service: i32,
+    desired: i32,
+    failure: Option<&Failure>,
+) -> Vec<DesiredCondition> {
     let mut wanted = Vec::new();
     let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
     let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
     let waits = shortened(&waits);
     if let Some(rejection) = &plan.rejection {
-        let message = rejection.message.clone();
-        wanted.push(DesiredCondition::false_(READY, rejection.reason, message.clone()));
-        wanted.push(DesiredCondition::false_(PROGRESSING, rejection.reason, message.clone()));
-        wanted.push(DesiredCondition::true_(DEGRADED, rejection.reason, message));
+        let (reason, message) = (rejection.reason, &rejection.message);
+        wanted.push(DesiredCondition::false_(READY, reason, message));
+        wanted.push(DesiredCondition::false_(PROGRESSING, reason, message));
+        wanted.push(DesiredCondition::true_(DEGRADED, reason, message));
     } else {
         let name_taken = failure.filter(|failure| failure.is_name_taken());
-        let counted = format!("{} of {} workers are in service", counts.in_service, counts.desired);
+        let counted = format!("{in_service} of {desired} workers are in service");
+        let is_short = in_service < desired;
         wanted.push(if deleting {
             DesiredCondition::false_(READY, "Deleting", "the NodeSet is being deleted")
         } else if let Some(failure) = name_taken {
             DesiredCondition::false_(READY, failure.reason, failure.message.clone())
-        } else if counts.in_service >= counts.desired {
-            DesiredCondition::true_(READY, "WorkersReady", counted)
-        } else {
+        } else if is_short {
             DesiredCondition::false_(READY, "WorkersNotReady", counted)
+        } else {
+            DesiredCondition::true_(READY, "WorkersReady", counted)
         });
-        let steps = plan
-            .effects
-            .iter()
-            .filter(|effect| !matches!(effect, Effect::AddFinalizer))
-            .count();
-        let short = counts.in_service < counts.desired;
-        wanted.push(if deleting || steps > 0 || !plan.waits.is_empty() || short {
+        let has_steps = plan.effects.iter().any(|effect| *effect != Effect::AddFinalizer);
+        wanted.push(if deleting || has_steps || !plan.waits.is_empty() || is_short {
             let message = if waits.is_empty() {
                 "workers are being reconciled".to_owned()
             } else if deleting {
+                let annotation = annotations::FORCE_DELETION;
                 format!(
-                    "{waits}; to stop waiting, annotate the NodeSet with {}={}",
-                    annotations::FORCE_DELETION,
+                    "{waits}; to stop waiting, annotate the NodeSet with {annotation}={}",
                     keys::ON
                 )
             } else {
@@ -239,7 +192,7 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
         Knowledge::Known(_) => DesiredCondition::true_(SLURM_REACHABLE, "Answering", "Slurm answers"),
         Knowledge::Unknown { why } => DesiredCondition::false_(SLURM_REACHABLE, "NotAnswering", why.clone()),
     });
-    if observed.crds_outdated {
+    if observed.environment.crds_outdated {
         wanted.push(DesiredCondition::true_(
             CRDS_OUTDATED,
             "Outdated",
@@ -255,10 +208,9 @@ fn conditions(observed: &Observed, plan: &Plan, counts: &Counts, failure: Option
 
 /// Returns the workers with a startup problem that waiting does not fix.
 fn stuck(observed: &Observed) -> Vec<String> {
-    let active = observed
-        .workers()
-        .filter(|worker| worker.is_active() && !worker.is_ready());
-    active
+    let workers = observed.workers();
+    workers
+        .filter(|worker| worker.is_active() && !worker.is_ready())
         .filter_map(|worker| Some(format!("pod {}: {}", worker.name(), startup_problem(worker)?)))
         .collect()
 }
@@ -283,18 +235,15 @@ pub fn state(plan: &Plan) -> State {
 }
 
 fn shortened(sentences: &[String]) -> String {
-    let named: Vec<&str> = sentences.iter().take(NAMED).map(String::as_str).collect();
-    let more = sentences.len().saturating_sub(NAMED);
-    let tail = if more == 0 {
-        String::new()
-    } else {
-        format!("; and {more} more")
-    };
-    format!("{}{tail}", named.join("; "))
+    match sentences.split_at_checked(NAMED) {
+        Some((named, more)) if !more.is_empty() => format!("{}; and {} more", named.join("; "), more.len()),
+        _ => sentences.join("; "),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
     use serde_json::{Value, json};
 
     use super::*;
@@ -406,7 +355,7 @@ mod tests {
         let status = said(&spec, vec![just_ready.clone()], unknown());
         assert_eq!((status.ready_replicas, status.available_replicas), (1, 0));
         let observed = observed(vec![controller(), slurm_key(), nodeset(&spec), just_ready], unknown());
-        assert_eq!(until_available(&observed), Some(SignedDuration::from_secs(15)));
+        assert_eq!(until_available(&observed), Some(Duration::from_secs(15)));
     }
 
     #[test]

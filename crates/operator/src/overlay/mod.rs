@@ -26,6 +26,8 @@ const LIST_KEYS: &[(&str, &[&str])] = &[
     ("volumes", &["name"]),
 ];
 
+const CONTAINERS: &[&str] = &["containers", "initContainers"];
+
 /// Lists whose items are replaced as a whole: a volume with two sources is invalid.
 const REPLACED_ITEMS: &[&str] = &["env", "resourceClaims", "volumeDevices", "volumeMounts", "volumes"];
 
@@ -49,19 +51,20 @@ pub(crate) fn lay_over(ours: &mut Value, theirs: &Map<String, Value>) {
 
 /// Merges a user's container over ours. Arguments are appended to ours: without ours the daemon would not find its cluster.
 pub(crate) fn lay_over_container(ours: &mut Value, theirs: &Map<String, Value>) {
-    let own_args = ours.get("args").and_then(Value::as_array).cloned().unwrap_or_default();
-    let more_args = theirs
-        .get("args")
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
+    let list = |args: Option<&Value>| args.and_then(Value::as_array).cloned().unwrap_or_default();
+    let args = [list(ours.get("args")), list(theirs.get("args"))].concat();
     lay_over(ours, theirs);
-    let args: Vec<Value> = own_args.into_iter().chain(more_args).collect();
     if let Value::Object(ours) = ours
         && !args.is_empty()
     {
-        ours.insert("args".to_owned(), Value::Array(args));
+        ours.insert("args".to_owned(), args.into());
     }
+}
+
+/// Merges a user's containers over ours. New ones follow ours; one with the name of ours is merged over it, since names are
+/// unique in a pod.
+pub(crate) fn lay_over_containers(ours: &mut Vec<Value>, theirs: &[Value]) {
+    lay_over_list(ours, theirs, "containers", &["name"]);
 }
 
 fn lay_over_field(ours: &mut Map<String, Value>, field: &str, theirs: &Value) {
@@ -101,6 +104,7 @@ fn lay_over_list(ours: &mut Vec<Value>, theirs: &[Value], field: &str, keys: &[&
     for item in theirs {
         match (ours.iter_mut().find(|own| is_same(own, item, field, keys)), item) {
             (Some(own), item) if REPLACED_ITEMS.contains(&field) => own.clone_from(item),
+            (Some(own), Value::Object(item)) if CONTAINERS.contains(&field) => lay_over_container(own, item),
             (Some(own), Value::Object(item)) => lay_over(own, item),
             _ => ours.push(item.clone()),
         }
@@ -119,7 +123,7 @@ fn is_same(own: &Value, item: &Value, field: &str, keys: &[&str]) -> bool {
     by_key || by_name
 }
 
-fn is_empty(value: &Value) -> bool {
+pub(crate) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),

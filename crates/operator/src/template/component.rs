@@ -13,6 +13,7 @@ use super::{
     metadata::{Marks, Words, component_labels, owner, selector_labels},
     pod::PodTemplate,
     service::{PortClash, Service},
+    set,
 };
 
 /// An object and its daemon.
@@ -96,12 +97,10 @@ impl<K: Resource<DynamicType = ()>> Component<'_, K> {
             containers: vec![pods.container],
         };
         let selector = selector_labels(self.app, &self.object.name_any());
-        spec.insert("revisionHistoryLimit".to_owned(), 0.into());
-        spec.insert("selector".to_owned(), json!({ "matchLabels": selector }));
-        spec.insert(
-            "template".to_owned(),
-            template.with(pods.given.and_then(|given| given.spec.as_ref())),
-        );
+        let template = template.with(pods.given.and_then(|given| given.spec.as_ref()));
+        set(&mut spec, "revisionHistoryLimit", 0);
+        set(&mut spec, "selector", json!({ "matchLabels": selector }));
+        set(&mut spec, "template", template);
         serde_json::from_value(json!({
             "apiVersion": W::api_version(&()),
             "kind": W::kind(&()),

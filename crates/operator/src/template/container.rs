@@ -24,7 +24,6 @@ pub(crate) fn user_command(overlay: Option<&ContainerOverlay>) -> Option<&Vec<Va
     overlay?.get("command")?.as_array().filter(|words| !words.is_empty())
 }
 
-/// The image that the user sets.
 pub(crate) fn user_image(overlay: Option<&ContainerOverlay>) -> Option<&str> {
     overlay?.text("image")
 }

@@ -39,7 +39,6 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// The labels and annotations of the parent.
     pub(crate) fn of(parent: &ObjectMeta) -> Self {
         Self {
             labels: parent.labels.clone().unwrap_or_default(),
@@ -50,7 +49,8 @@ impl Marks {
     /// Those of the parent that may be on a pod template, where any change restarts the pods.
     pub(crate) fn of_for_pods(parent: &ObjectMeta) -> Self {
         let mut marks = Self::of(parent);
-        marks.annotations.retain(|key, _| !is_others_note(key));
+        let is_foreign = |key: &str| FOREIGN_ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix));
+        marks.annotations.retain(|key, _| !is_foreign(key));
         marks.labels.retain(|key, _| !RELEASE_LABELS.contains(&key.as_str()));
         marks
     }
@@ -58,22 +58,18 @@ impl Marks {
     /// Adds those that the user sets for this child.
     #[must_use]
     pub(crate) fn and(mut self, given: Option<&Metadata>) -> Self {
-        let Some(Metadata { labels, annotations }) = given else {
-            return self;
-        };
-        self.labels.extend(labels.iter().flatten().map(owned));
-        self.annotations.extend(annotations.iter().flatten().map(owned));
+        let Metadata { labels, annotations } = given.cloned().unwrap_or_default();
+        self.labels.extend(labels.unwrap_or_default());
+        self.annotations.extend(annotations.unwrap_or_default());
         self
     }
 
-    /// Adds labels.
     #[must_use]
     pub(crate) fn label(mut self, labels: &Words) -> Self {
-        self.labels.extend(labels.iter().map(owned));
+        self.labels.extend(labels.clone());
         self
     }
 
-    /// Adds an annotation.
     #[must_use]
     pub(crate) fn annotate(mut self, key: &str, value: impl Into<String>) -> Self {
         self.annotations.insert(key.to_owned(), value.into());
@@ -99,15 +95,6 @@ impl Marks {
             ..ObjectMeta::default()
         }
     }
-}
-
-fn owned((key, value): (&String, &String)) -> (String, String) {
-    (key.clone(), value.clone())
-}
-
-/// Whether kubectl, Helm, the chart or a person set this annotation about the object itself.
-pub(crate) fn is_others_note(key: &str) -> bool {
-    FOREIGN_ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// Whether this label names the release of an object.

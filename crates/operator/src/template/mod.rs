@@ -23,7 +23,6 @@ pub(crate) fn fields(object: Value) -> Map<String, Value> {
     }
 }
 
-/// Sets a field.
 pub(crate) fn set(object: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
     object.insert(field.to_owned(), value.into());
 }

@@ -4,8 +4,8 @@ use api::overlay::{DNS_POLICY, PodSpecOverlay};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use super::tidy::tidy;
-use crate::overlay::{lay_over, lay_over_container};
+use super::{fields, set, tidy::tidy};
+use crate::overlay::{lay_over, lay_over_containers};
 
 /// The parts of a pod template.
 #[derive(Clone, Debug, Default)]
@@ -18,43 +18,33 @@ pub(crate) struct PodTemplate {
 }
 
 impl PodTemplate {
-    /// Merges `overlay` over the template. The user's containers follow ours; one with the name of ours is merged over it,
-    /// since names are unique in a pod.
+    /// Merges `overlay` over the template.
     pub(crate) fn with(self, overlay: Option<&PodSpecOverlay>) -> Value {
         let mut given = overlay.map(|overlay| overlay.fields().clone()).unwrap_or_default();
         let (misspelled, meant) = DNS_POLICY;
         if let Some(policy) = given.remove(misspelled) {
             given.entry(meant).or_insert(policy);
         }
-        let containers = append(self.containers, given.remove("containers"));
-        let init_containers = append(self.init_containers, given.remove("initContainers"));
+        let lists = [
+            ("containers", self.containers),
+            ("initContainers", self.init_containers),
+        ];
+        let lists = lists.map(|(field, ours)| {
+            let mut containers: Vec<Value> = ours.into_iter().map(Value::Object).collect();
+            if let Some(Value::Array(theirs)) = given.remove(field) {
+                lay_over_containers(&mut containers, &theirs);
+            }
+            (field, containers)
+        });
         let mut spec = Value::Object(self.spec);
         lay_over(&mut spec, &given);
-        if let Value::Object(spec) = &mut spec {
-            spec.insert("containers".to_owned(), containers.into());
-            spec.insert("initContainers".to_owned(), init_containers.into());
-            tidy(spec);
+        let mut spec = fields(spec);
+        for (field, containers) in lists {
+            set(&mut spec, field, containers);
         }
+        tidy(&mut spec);
         json!({ "metadata": self.meta, "spec": spec })
     }
-}
-
-fn append(ours: Vec<Map<String, Value>>, theirs: Option<Value>) -> Vec<Value> {
-    let mut containers: Vec<Value> = ours.into_iter().map(Value::Object).collect();
-    let Some(Value::Array(theirs)) = theirs else {
-        return containers;
-    };
-    for container in theirs {
-        let name = container.get("name");
-        let same = containers
-            .iter_mut()
-            .find(|own| name.is_some() && own.get("name") == name);
-        match (same, container) {
-            (Some(own), Value::Object(fields)) => lay_over_container(own, &fields),
-            (_, container) => containers.push(container),
-        }
-    }
-    containers
 }
 
 #[cfg(test)]

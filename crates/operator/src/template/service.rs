@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::templates::ServiceTemplate;
 use k8s_openapi::{api::core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::{fields, metadata::Words, set, tidy::tidy};
@@ -13,11 +13,9 @@ use crate::fault::Fault;
 /// Two ports of a Service with the same name or number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "spec.service.spec.ports has {what}, which the operator's own port has too or another port has; give each its own"
+    "spec.service.spec.ports has {0}, which the operator's own port has too or another port has; give each its own"
 )]
-pub(crate) struct PortClash {
-    what: String,
-}
+pub(crate) struct PortClash(String);
 
 /// The parts of a Service.
 #[derive(Clone, Debug)]
@@ -55,17 +53,14 @@ impl Service<'_> {
         };
         ports.push(port.into());
         check_ports(&ports)?;
-        spec.insert("ports".to_owned(), ports.into());
+        set(&mut spec, "ports", ports);
 
-        let mut selector = match spec.remove("selector") {
-            Some(Value::Object(selector)) => selector,
-            _ => Map::new(),
-        };
+        let mut selector = fields(spec.remove("selector").unwrap_or_default());
         selector.extend(self.selector.into_iter().map(|(key, value)| (key, value.into())));
-        spec.insert("selector".to_owned(), selector.into());
+        set(&mut spec, "selector", selector);
         if self.headless {
-            spec.insert("clusterIP".to_owned(), "None".into());
-            spec.insert("publishNotReadyAddresses".to_owned(), true.into());
+            set(&mut spec, "clusterIP", "None");
+            set(&mut spec, "publishNotReadyAddresses", true);
         }
         tidy(&mut spec);
         Ok(json!({ "apiVersion": "v1", "kind": "Service", "metadata": self.meta, "spec": spec }))
@@ -86,9 +81,7 @@ fn check_ports(ports: &[Value]) -> Result<(), PortClash> {
         let mut seen = BTreeSet::new();
         for value in ports.iter().filter_map(|port| port.get(field)) {
             if !seen.insert(value.to_string()) {
-                return Err(PortClash {
-                    what: format!("{field} {value} twice"),
-                });
+                return Err(PortClash(format!("{field} {value} twice")));
             }
         }
     }

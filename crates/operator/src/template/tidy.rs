@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 /// Fields whose `false` or `0` is not stored: those that are not pointers in Kubernetes' Go types.
-const UNSTORED: &[&str] = &[
+pub(crate) const UNSTORED: &[&str] = &[
     "failureThreshold",
     "healthCheckNodePort",
     "hostIPC",
@@ -28,53 +28,39 @@ const AMOUNTS: &[&str] = &["limits", "overhead", "requests"];
 
 /// Tidies an object recursively.
 pub(crate) fn tidy(fields: &mut Map<String, Value>) {
+    tidy_fields(fields, false);
+}
+
+/// In an item of a list, an empty object has a meaning (`emptyDir: {}`), and the API server rejects an empty name.
+fn tidy_fields(fields: &mut Map<String, Value>, in_list: bool) {
     fields.retain(|field, value| {
-        if let Value::Object(inner) = value {
-            if AMOUNTS.contains(&field.as_str()) {
-                write_out(inner);
+        let is_stored = !UNSTORED.contains(&field.as_str());
+        match value {
+            Value::Null => false,
+            Value::Bool(value) => *value || is_stored,
+            Value::Number(number) => number.as_i64() != Some(0) || is_stored,
+            Value::String(text) => !text.is_empty() || (in_list && field != "value"),
+            Value::Array(items) => {
+                for item in items.iter_mut().filter_map(Value::as_object_mut) {
+                    tidy_fields(item, true);
+                }
+                !items.is_empty()
             }
-            tidy(inner);
-            return !inner.is_empty();
+            Value::Object(inner) => {
+                if AMOUNTS.contains(&field.as_str()) {
+                    write_out(inner);
+                }
+                tidy_fields(inner, in_list);
+                in_list || !inner.is_empty()
+            }
         }
-        keeps(field, value)
     });
 }
 
-/// Tidies an item of a list. There an empty object has a meaning (`emptyDir: {}`), and the API server rejects an empty name.
-fn tidy_item(item: &mut Value) {
-    let Value::Object(fields) = item else { return };
-    fields.retain(|field, value| match value {
-        Value::Object(inner) if AMOUNTS.contains(&field.as_str()) => {
-            write_out(inner);
-            true
-        }
-        Value::Object(_) => {
-            tidy_item(value);
-            true
-        }
-        Value::String(text) => field != "value" || !text.is_empty(),
-        _ => keeps(field, value),
-    });
-}
-
-fn write_out(amounts: &mut Map<String, Value>) {
+/// Writes quantities as text.
+pub(crate) fn write_out(amounts: &mut Map<String, Value>) {
     for amount in amounts.values_mut().filter(|amount| amount.is_number()) {
         *amount = amount.to_string().into();
-    }
-}
-
-fn keeps(field: &str, value: &mut Value) -> bool {
-    let is_stored = || !UNSTORED.contains(&field);
-    match value {
-        Value::Null => false,
-        Value::Bool(value) => *value || is_stored(),
-        Value::Number(number) => number.as_i64() != Some(0) || is_stored(),
-        Value::String(text) => !text.is_empty(),
-        Value::Array(items) => {
-            items.iter_mut().for_each(tidy_item);
-            !items.is_empty()
-        }
-        Value::Object(_) => true,
     }
 }
 

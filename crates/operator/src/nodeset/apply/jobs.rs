@@ -1,10 +1,6 @@
 //! Ends jobs whose wait has timed out. Only this file does.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use slurm::JobHandle;
 use tokio::time::Instant;
@@ -14,55 +10,43 @@ use super::{ApplyResult, Executor};
 use crate::{
     cluster::{CommandError, JobOrder, Knowledge},
     nodeset::plan::{Effect, Evidence, JobEnd, Plan, may_be_ended},
-    runtime::{Error, Key},
+    runtime::Error,
 };
 
 /// A job that still runs after the request needs time to clean up, or Slurm has refused; a retry sooner does not help.
 const RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// When the end of which jobs of each NodeSet was requested, and Slurm's message if it refused.
+/// When the end of which jobs was requested, and Slurm's message if it refused.
 #[derive(Debug, Default)]
-pub(in crate::nodeset) struct EndRequests(Mutex<HashMap<Key, Jobs>>);
-
-type Jobs = BTreeMap<JobHandle, (Instant, Option<String>)>;
+pub(in crate::nodeset) struct EndRequests(BTreeMap<JobHandle, (Instant, Option<String>)>);
 
 impl EndRequests {
     /// Returns the jobs that are due, and Slurm's refusals of the others. Drops all other jobs.
-    fn sort<'a>(&self, nodeset: &Key, jobs: Vec<&'a JobEnd>, now: Instant) -> (Vec<&'a JobEnd>, Vec<String>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if jobs.is_empty() {
-            all.remove(nodeset);
-            return (Vec::new(), Vec::new());
-        }
-        let requested = all.entry(nodeset.clone()).or_default();
-        requested.retain(|job, _| jobs.iter().any(|ending| ending.job == *job));
-        let (later, due): (Vec<&'a JobEnd>, Vec<&'a JobEnd>) = jobs.into_iter().partition(|ending| {
-            requested
-                .get(&ending.job)
-                .is_some_and(|(at, _)| now.duration_since(*at) < RETRY_AFTER)
+    fn sort<'a>(&mut self, mut jobs: Vec<&'a JobEnd>, now: Instant) -> (Vec<&'a JobEnd>, Vec<String>) {
+        self.0.retain(|job, _| jobs.iter().any(|ending| ending.job == *job));
+        let mut refused = Vec::new();
+        jobs.retain(|ending| match self.0.get(&ending.job) {
+            Some((at, message)) if now.duration_since(*at) < RETRY_AFTER => {
+                refused.extend(message.clone());
+                false
+            }
+            _ => true,
         });
-        let refused = later
-            .iter()
-            .filter_map(|ending| requested.get(&ending.job)?.1.clone())
-            .collect();
-        (due, refused)
+        (jobs, refused)
     }
 
-    fn note(&self, nodeset: &Key, job: &JobHandle, refused: Option<String>, now: Instant) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry(nodeset.clone())
-            .or_default()
-            .insert(job.clone(), (now, refused));
+    fn note(&mut self, job: &JobHandle, refused: Option<String>, now: Instant) {
+        self.0.insert(job.clone(), (now, refused));
     }
 }
 
 impl Executor<'_> {
-    pub(super) async fn apply_ends(&self, plan: &Plan, applied: &mut ApplyResult) {
+    pub(super) async fn apply_ends(&self, plan: &Plan, requests: &mut EndRequests, applied: &mut ApplyResult) {
         let jobs = plan.effects.iter().filter_map(|effect| match effect {
             Effect::EndJob(end) => Some(end),
             _ => None,
         });
-        let (due, refused) = self.end_requests.sort(&self.key(), jobs.collect(), self.instant());
+        let (due, refused) = requests.sort(jobs.collect(), self.instant());
         applied.problems.extend(refused);
         if due.is_empty() {
             return;
@@ -78,12 +62,12 @@ impl Executor<'_> {
                 .jobs_on(&ending.node)
                 .any(|job| may_be_ended(job) && job.handle() == ending.job);
             if drained && is_there {
-                self.end_job(ending, applied).await;
+                self.end_job(ending, requests, applied).await;
             }
         }
     }
 
-    async fn end_job(&self, ending: &JobEnd, applied: &mut ApplyResult) {
+    async fn end_job(&self, ending: &JobEnd, requests: &mut EndRequests, applied: &mut ApplyResult) {
         let JobEnd { job, node, order } = ending;
         let (verb, reason, past) = match order {
             JobOrder::Requeue => ("requeue", "JobRequeued", "Requeued"),
@@ -92,7 +76,7 @@ impl Executor<'_> {
         info!(nodeset = %self.key(), %job, node, verb, "ending job whose wait has timed out");
         match self.ctx.clusters.command_job(&self.cluster(), job, *order).await {
             Ok(()) => {
-                self.end_requests.note(&self.key(), job, None, self.instant());
+                requests.note(job, None, self.instant());
                 let message = format!("{past} job {job} on node {node}, which leaves: spec.drain.timeout has passed");
                 self.event(reason, message);
             }
@@ -102,7 +86,7 @@ impl Executor<'_> {
                     format!("cannot {verb} job {job} on node {node}, which waits for it: Slurm refused: {why}");
                 self.warn("JobNotEnded", message.clone());
                 applied.problems.push(message.clone());
-                self.end_requests.note(&self.key(), job, Some(message), self.instant());
+                requests.note(job, Some(message), self.instant());
             }
             Err(error) => {
                 let error = Error::other(format!("cannot {verb} job {job} on node {node}: {error}"));
@@ -118,8 +102,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_job_is_requested_once_a_minute_and_a_refusal_is_remembered() {
-        let requests = EndRequests::default();
-        let key = Key::new("ns", "compute");
+        let mut requests = EndRequests::default();
         let job = JobHandle::new("7").unwrap();
         let end = JobEnd {
             job: job.clone(),
@@ -127,19 +110,19 @@ mod tests {
             order: JobOrder::Requeue,
         };
         let ending = || vec![&end];
-        let turns = |jobs: Vec<&JobEnd>| {
-            let (due, refused) = requests.sort(&key, jobs, Instant::now());
+        fn turns(requests: &mut EndRequests, jobs: Vec<&JobEnd>) -> (usize, Vec<String>) {
+            let (due, refused) = requests.sort(jobs, Instant::now());
             (due.len(), refused)
-        };
-        assert_eq!(turns(ending()), (1, vec![]));
-        requests.note(&key, &job, Some("no".to_owned()), Instant::now());
-        assert_eq!(turns(ending()), (0, vec!["no".to_owned()]));
+        }
+        assert_eq!(turns(&mut requests, ending()), (1, vec![]));
+        requests.note(&job, Some("no".to_owned()), Instant::now());
+        assert_eq!(turns(&mut requests, ending()), (0, vec!["no".to_owned()]));
         tokio::time::advance(RETRY_AFTER).await;
-        assert_eq!(turns(ending()), (1, vec![]));
-        requests.note(&key, &job, None, Instant::now());
-        assert_eq!(turns(ending()), (0, vec![]));
+        assert_eq!(turns(&mut requests, ending()), (1, vec![]));
+        requests.note(&job, None, Instant::now());
+        assert_eq!(turns(&mut requests, ending()), (0, vec![]));
         // A job that was not due in between is due again.
-        assert_eq!(turns(vec![]), (0, vec![]));
-        assert_eq!(turns(ending()), (1, vec![]));
+        assert_eq!(turns(&mut requests, vec![]), (0, vec![]));
+        assert_eq!(turns(&mut requests, ending()), (1, vec![]));
     }
 }

@@ -2,10 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use slurm::AdminState;
 use tracing::{debug, info, warn};
 
-use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, OrderOutcome, at_once};
+use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
 use crate::{
     cluster::{Knowledge, NodeOrder},
     nodeset::plan::{Death, DownOrder, Effect, Evidence, Occupancy, Plan, WorkerLoss, death_of_node},
@@ -16,27 +15,18 @@ use crate::{
 impl Executor<'_> {
     /// Returns whether all orders were executed.
     pub(super) async fn apply_losses(&self, plan: &Plan, applied: &mut ApplyResult) -> bool {
-        let mut done = true;
-        let losses: Vec<_> = plan
-            .effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::LoseWorker(loss) => Some(self.lose_worker(loss)),
-                _ => None,
-            })
-            .collect();
-        for result in at_once(losses, COMMANDS_AT_ONCE).await {
-            done &= applied.take_order(result);
+        let mut steps = Vec::new();
+        for effect in &plan.effects {
+            if let Effect::LoseWorker(loss) = effect {
+                applied.ordered |= loss.down.is_some();
+                steps.push(self.lose_worker(loss));
+            }
         }
-        let is_ordered = |effect: &Effect| matches!(effect, Effect::LoseWorker(loss) if loss.down.is_some());
-        if plan.effects.iter().any(is_ordered) {
-            self.poll_now().await;
-        }
-        done
+        applied.run(steps, COMMANDS_AT_ONCE).await
     }
 
     /// Slurm gets the order before the pod is deleted: the successor starts only afterwards, so the order never hits it.
-    async fn lose_worker(&self, loss: &WorkerLoss) -> Result<OrderOutcome, Error> {
+    async fn lose_worker(&self, loss: &WorkerLoss) -> Result<(), StepError> {
         let WorkerLoss {
             pod,
             death,
@@ -49,21 +39,19 @@ impl Executor<'_> {
             let node = nodes.get_opt(name).await.map_err(Error::other)?;
             if death_of_node(name, node.as_ref()).as_ref() != Some(death) {
                 info!(nodeset = %self.key(), node = name, "Kubernetes node exists after all; keeping the worker");
-                return Ok(OrderOutcome::Done);
+                return Ok(());
             }
         }
         if let Some(DownOrder { node, reason, expect }) = down {
             let order = NodeOrder::Down { reason: reason.clone() };
-            if self.command(node, &order, expect).await? == OrderOutcome::Changed {
-                return Ok(OrderOutcome::Changed);
-            }
+            self.command(node, &order, expect).await?;
             if !is_planned {
                 let message = format!("Node {node} is down in Slurm: {}", death.message());
                 self.warn("NodeLost", message);
             }
         }
         let Some(ObjectId { name, uid }) = pod else {
-            return Ok(OrderOutcome::Done);
+            return Ok(());
         };
         let message = format!("Replacing pod {name}: {}", death.message());
         self.pod_event(uid, "SuccessfulDelete", message);
@@ -74,19 +62,16 @@ impl Executor<'_> {
                 self.writer.delete_at_once::<Pod>(&self.namespace(), name, uid).await?;
             }
         }
-        Ok(OrderOutcome::Done)
+        Ok(())
     }
 
     /// Deletes each record only if a fresh snapshot shows that no job is on the node or requests it.
     pub(super) async fn delete_records(&self, plan: &Plan, applied: &mut ApplyResult) {
-        let records: Vec<(&str, &AdminState)> = plan
-            .effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::DeleteRecord { node, expect } => Some((node.as_str(), expect)),
-                _ => None,
-            })
-            .collect();
+        let records = plan.effects.iter().filter_map(|effect| match effect {
+            Effect::DeleteRecord { node, expect } => Some((node, expect)),
+            _ => None,
+        });
+        let mut records: Vec<_> = records.collect();
         if records.is_empty() {
             return;
         }
@@ -99,11 +84,14 @@ impl Executor<'_> {
         };
         let evidence = Evidence::new(&seen);
         // Deleted records need no order.
-        let records = records.into_iter().filter(|(node, _)| seen.nodes.contains_key(*node));
+        records.retain(|(node, _)| seen.nodes.contains_key(*node));
         for (node, expect) in records {
             match evidence.need(node) {
                 Occupancy::Free { keep_record: None } => {
-                    if applied.take_order(self.command(node, &NodeOrder::Delete, expect).await) {
+                    if applied
+                        .take(self.command(node, &NodeOrder::Delete, expect).await)
+                        .is_some()
+                    {
                         let message = format!("Deleted node {node}, which has no pod, in Slurm");
                         self.event("DefunctSlurmNodePruned", message);
                     }

@@ -12,11 +12,11 @@ mod stale_jobs;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use api::{Controller, NodeSet, keys};
+use api::{NodeSet, keys};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
-    core::v1::{ConfigMap, Service},
+    core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
 use kube::ResourceExt;
@@ -24,8 +24,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub(super) use self::{jobs::EndRequests, reservation::ReservationRequests, stale_jobs::ReportedStaleJobs};
+pub(super) use self::{jobs::EndRequests, reservation::LastReservation, stale_jobs::ReportedStaleJobs};
 use super::{
+    Memory,
     observe::Observed,
     plan::{Effect, Plan, RevisionPlan},
 };
@@ -51,48 +52,54 @@ pub(super) struct ApplyResult {
     pub(super) error: Option<Error>,
     /// A node changed before an order arrived, so a new plan is needed.
     pub(super) changed: bool,
+    /// Slurm got orders, so a poll is needed.
+    ordered: bool,
 }
 
-/// The result of an order to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OrderOutcome {
-    Done,
-    /// The node has changed since the order was planned, so nothing was done.
+/// Why a step was not executed.
+#[derive(Debug)]
+enum StepError {
+    /// The node has changed since the order was planned.
     Changed,
+    Failed(Error),
+}
+
+impl From<Error> for StepError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl ApplyResult {
-    /// Returns whether the order was executed.
-    fn take_order(&mut self, result: Result<OrderOutcome, Error>) -> bool {
-        let ordered = self.take(result);
-        self.changed |= ordered == Some(OrderOutcome::Changed);
-        ordered == Some(OrderOutcome::Done)
-    }
-
-    fn take<T>(&mut self, result: Result<T, Error>) -> Option<T> {
-        match result {
-            Ok(value) => Some(value),
-            Err(error) => {
+    fn take<T>(&mut self, result: Result<T, impl Into<StepError>>) -> Option<T> {
+        match result.map_err(Into::into) {
+            Ok(value) => return Some(value),
+            Err(StepError::Changed) => self.changed = true,
+            Err(StepError::Failed(error)) => {
                 self.problems.push(error.to_string());
                 if let Error::Taken { .. } = error {
                     self.name_taken = true;
                 } else {
                     self.error.get_or_insert(error);
                 }
-                None
             }
         }
+        None
+    }
+
+    /// Runs steps, `limit` at a time. Returns whether all of them were executed.
+    async fn run<E: Into<StepError>>(&mut self, steps: Vec<impl Future<Output = Result<(), E>>>, limit: usize) -> bool {
+        let results: Vec<_> = stream::iter(steps).buffer_unordered(limit).collect().await;
+        results
+            .into_iter()
+            .fold(true, |all, result| self.take(result).is_some() && all)
     }
 }
 
-/// Executes the effects of a plan.
 pub(super) struct Executor<'a> {
     pub(super) ctx: &'a Context,
     pub(super) writer: &'a Writer,
     pub(super) observed: &'a Observed,
-    pub(super) end_requests: &'a EndRequests,
-    pub(super) reported_stale_jobs: &'a ReportedStaleJobs,
-    pub(super) reservation_requests: &'a ReservationRequests,
 }
 
 impl Executor<'_> {
@@ -100,15 +107,13 @@ impl Executor<'_> {
         self.ctx.clock.host().instant()
     }
 
-    pub(super) async fn apply(&self, plan: &Plan) -> ApplyResult {
+    pub(super) async fn apply(&self, plan: &Plan, memory: &mut Memory) -> ApplyResult {
         let mut applied = ApplyResult::default();
-        for effect in &plan.effects {
-            if let Effect::AddFinalizer = effect {
-                applied.take(self.add_finalizer().await);
-                if applied.error.is_some() {
-                    // What is created without the finalizer could never be cleaned up.
-                    return applied;
-                }
+        if plan.effects.contains(&Effect::AddFinalizer) {
+            applied.take(self.set_finalizer(true).await);
+            if applied.error.is_some() {
+                // What is created without the finalizer could never be cleaned up.
+                return applied;
             }
         }
         self.apply_children(plan, &mut applied).await;
@@ -122,13 +127,21 @@ impl Executor<'_> {
             self.apply_pods(plan, &mut applied).await;
         }
         // Slurm deletes no reserved node, so the reservation changes first.
-        self.apply_reservation(plan, &mut applied).await;
+        self.apply_reservation(plan, &mut memory.reservation, &mut applied)
+            .await;
         self.apply_departures(plan, &mut applied).await;
-        self.apply_ends(plan, &mut applied).await;
-        self.apply_stale_jobs(plan, &mut applied).await;
+        self.apply_ends(plan, &mut memory.end_requests, &mut applied).await;
+        self.apply_stale_jobs(plan, &mut memory.stale_jobs, &mut applied).await;
+        if applied.ordered || applied.changed {
+            // So that the next plan sees the result of the orders.
+            self.ctx.clusters.poll_now(&self.cluster(), POLL_TIMEOUT).await;
+        }
         for effect in &plan.effects {
             if let Effect::RemoveFinalizer { because } = effect {
-                applied.take(self.remove_finalizer(because.as_deref()).await);
+                if let Some(because) = because {
+                    self.warn("WorkersLetGo", because);
+                }
+                applied.take(self.set_finalizer(false).await);
             }
         }
         applied
@@ -146,23 +159,19 @@ impl Executor<'_> {
         }
         let mut keep = BTreeSet::new();
         if let Some(ssh) = &plan.ssh_config
-            && let Some(made) = applied.take(self.apply_child::<ConfigMap>(ssh).await)
+            && let Some(made) = applied.take(self.apply_config_map(ssh).await)
         {
             keep.insert(made.name_any());
         }
         // A failed apply must not cause a deletion.
         if plan.ssh_config.is_none() || !keep.is_empty() {
-            let uid = self.nodeset().uid().unwrap_or_default();
-            applied.take(
-                self.writer
-                    .prune::<ConfigMap>(&self.ctx.caches.config_maps, &uid, &keep)
-                    .await,
-            );
+            let (existing, uid) = (&self.ctx.caches.config_maps, self.nodeset().uid().unwrap_or_default());
+            applied.take(self.writer.prune(existing, &uid, &keep).await);
         }
     }
 
-    async fn apply_child<K: Written>(&self, child: &Value) -> Result<K, Error> {
-        self.writer.apply::<K>(&read(child)?).await
+    async fn apply_config_map(&self, child: &Value) -> Result<ConfigMap, Error> {
+        self.writer.apply(&read(child)?).await
     }
 
     /// Applies an object that all NodeSets of a Controller share; the Controller may have owned it before.
@@ -180,11 +189,9 @@ impl Executor<'_> {
             applied.take(self.patch::<ControllerRevision>(name, patch).await);
         }
         for ObjectId { name, uid } in &plan.delete {
-            applied.take(
-                self.writer
-                    .delete::<ControllerRevision>(&self.namespace(), name, uid)
-                    .await,
-            );
+            let namespace = self.namespace();
+            let deleted = self.writer.delete::<ControllerRevision>(&namespace, name, uid);
+            applied.take(deleted.await);
         }
     }
 
@@ -196,41 +203,20 @@ impl Executor<'_> {
             if !found.owner_references().is_empty() || found.data != revision.data {
                 return self.check_existing(&found);
             }
-            let patch = json!({ "metadata": {
-                "uid": found.uid(),
-                "resourceVersion": found.resource_version(),
-                "ownerReferences": [owner(self.nodeset())],
-                "labels": revision.labels(),
-            } });
-            self.patch::<ControllerRevision>(&revision.name_any(), patch).await?;
+            let metadata = json!({ "ownerReferences": [owner(self.nodeset())], "labels": revision.labels() });
+            self.patch_unchanged(&found, metadata).await?;
         }
         Ok(())
     }
 
-    async fn add_finalizer(&self) -> Result<(), Error> {
-        let mut finalizers = self.nodeset().finalizers().to_vec();
-        finalizers.push(keys::NODESET_FINALIZER.to_owned());
-        self.write_finalizers(finalizers).await
-    }
-
-    async fn remove_finalizer(&self, because: Option<&str>) -> Result<(), Error> {
-        if let Some(because) = because {
-            self.warn("WorkersLetGo", because);
-        }
+    async fn set_finalizer(&self, wanted: bool) -> Result<(), Error> {
         let mut finalizers = self.nodeset().finalizers().to_vec();
         finalizers.retain(|finalizer| finalizer != keys::NODESET_FINALIZER);
-        self.write_finalizers(finalizers).await
-    }
-
-    async fn write_finalizers(&self, finalizers: Vec<String>) -> Result<(), Error> {
-        let meta = &self.nodeset().metadata;
-        // The whole list is written, so it must not have changed meanwhile.
-        let patch = json!({ "metadata": {
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-            "finalizers": finalizers,
-        } });
-        self.patch::<NodeSet>(&self.nodeset().name_any(), patch).await
+        if wanted {
+            finalizers.push(keys::NODESET_FINALIZER.to_owned());
+        }
+        self.patch_unchanged(self.nodeset(), json!({ "finalizers": finalizers }))
+            .await
     }
 
     fn nodeset(&self) -> &NodeSet {
@@ -245,11 +231,6 @@ impl Executor<'_> {
         Key::of(self.nodeset())
     }
 
-    /// Polls Slurm, so that the next plan sees the result of the orders.
-    async fn poll_now(&self) {
-        self.ctx.clusters.poll_now(&self.cluster(), POLL_TIMEOUT).await;
-    }
-
     fn event(&self, reason: &'static str, message: impl Into<String>) {
         self.ctx.events.normal(self.nodeset(), reason, message);
     }
@@ -258,7 +239,6 @@ impl Executor<'_> {
         self.ctx.events.warn(self.nodeset(), reason, message);
     }
 
-    /// Records an event that is also about a pod.
     fn pod_event(&self, uid: &str, reason: &'static str, message: String) {
         self.ctx.events.normal_about(self.nodeset(), [uid], reason, message);
     }
@@ -267,23 +247,30 @@ impl Executor<'_> {
         self.writer.patch::<K>(&self.namespace(), name, patch).await.map(drop)
     }
 
+    /// Merges fields into the metadata of an object. Lists are written whole, so it must not have changed since it was read.
+    async fn patch_unchanged<K: Written>(&self, object: &K, mut metadata: Value) -> Result<(), Error> {
+        metadata["uid"] = json!(object.meta().uid);
+        metadata["resourceVersion"] = json!(object.meta().resource_version);
+        self.patch::<K>(&object.name_any(), json!({ "metadata": metadata }))
+            .await
+    }
+
+    async fn patch_pod(&self, pod: &ObjectId, mut metadata: Value) -> Result<(), Error> {
+        metadata["uid"] = pod.uid.as_str().into();
+        self.patch::<Pod>(&pod.name, json!({ "metadata": metadata })).await
+    }
+
+    async fn annotate(&self, pod: &ObjectId, annotations: Value) -> Result<(), Error> {
+        self.patch_pod(pod, json!({ "annotations": annotations })).await
+    }
+
     pub(super) fn cluster(&self) -> Key {
-        let controller: Option<&Controller> = self.observed.controller.as_deref();
-        let name = controller.map_or_else(
-            || self.nodeset().spec.controller_ref.name.clone(),
-            ResourceExt::name_any,
-        );
-        Key::new(self.namespace(), name)
+        Key::new(self.namespace(), &self.nodeset().spec.controller_ref.name)
     }
 
     fn worker(&self, pod: &ObjectId) -> Option<Worker<'_>> {
         self.observed.workers().find(|worker| worker.uid() == pod.uid)
     }
-}
-
-/// Runs futures, `limit` at a time.
-async fn at_once<T>(steps: Vec<impl Future<Output = Result<T, Error>>>, limit: usize) -> Vec<Result<T, Error>> {
-    stream::iter(steps).buffer_unordered(limit).collect().await
 }
 
 fn read<K: DeserializeOwned>(object: &Value) -> Result<K, Error> {

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{ApplyResult, Executor, at_once, read};
+use super::{ApplyResult, Executor, read};
 use crate::{
     nodeset::{
         build::is_made_for,
@@ -28,19 +28,20 @@ impl Executor<'_> {
         for effect in &plan.effects {
             match effect {
                 Effect::AdoptPod { pod } => {
-                    let patch = json!({ "metadata": { "uid": pod.uid, "ownerReferences": [owner(self.nodeset())] } });
-                    applied.take(self.patch::<Pod>(&pod.name, patch).await);
+                    let owners = json!({ "ownerReferences": [owner(self.nodeset())] });
+                    applied.take(self.patch_pod(pod, owners).await);
                 }
                 Effect::MarkPod {
                     pod,
                     labels,
                     annotations,
                 } => {
-                    let marks = json!({ "metadata": { "uid": pod.uid, "labels": labels, "annotations": annotations } });
-                    applied.take(self.patch::<Pod>(&pod.name, marks).await);
+                    let marks = json!({ "labels": labels, "annotations": annotations });
+                    applied.take(self.patch_pod(pod, marks).await);
                 }
                 Effect::OwnClaim { name, uid, owned } => {
-                    applied.take(self.own_claim(name, uid, *owned).await);
+                    let owner = owned.then(|| owner(self.nodeset()));
+                    applied.take(self.own_claim(name, Some(uid), owner).await);
                 }
                 Effect::CreatePod { pod, claims } => creations.push((pod.as_ref(), claims)),
                 _ => {}
@@ -56,32 +57,36 @@ impl Executor<'_> {
             let key = Key::new(self.namespace(), name_of(pod));
             applied.take(self.writer.check_contested::<Pod>(&key)).is_some()
         });
-        let Some(((pod, claims), others)) = creations.split_first() else {
+        let Some((first, others)) = creations.split_at_checked(1) else {
             return;
         };
         let message = format!("Creating {} Pod(s) to stabilize at {desired} replicas", creations.len());
         self.event("ScalingUp", message);
-        let created = self.create_pod(pod, claims).await;
-        let ends_all = is_rejected(&created);
-        applied.take(created);
-        if ends_all {
-            return;
-        }
-        let rejected = &AtomicBool::new(false);
-        let steps = others.iter().map(|(pod, claims)| async move {
-            if rejected.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            let created = self.create_pod(pod, claims).await;
-            rejected.fetch_or(is_rejected(&created), Ordering::Relaxed);
-            created
-        });
-        for created in at_once(steps.collect(), CONCURRENT_REQUESTS).await {
-            applied.take(created);
+        let rejected = AtomicBool::new(false);
+        for creations in [first, others] {
+            let steps = creations
+                .iter()
+                .map(|(pod, claims)| self.create_pod(pod, claims, &rejected));
+            applied.run(steps.collect(), CONCURRENT_REQUESTS).await;
         }
     }
 
-    async fn create_pod(&self, pod: &Value, claims: &[Value]) -> Result<(), Error> {
+    async fn create_pod(&self, pod: &Value, claims: &[Value], rejected: &AtomicBool) -> Result<(), Error> {
+        if rejected.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let created = self.create_with_claims(pod, claims).await;
+        // A taken name concerns one pod.
+        if created
+            .as_ref()
+            .is_err_and(|error| !matches!(error, Error::Taken { .. }))
+        {
+            rejected.store(true, Ordering::Relaxed);
+        }
+        created
+    }
+
+    async fn create_with_claims(&self, pod: &Value, claims: &[Value]) -> Result<(), Error> {
         for claim in claims {
             self.create_claim(&read(claim)?).await?;
         }
@@ -133,52 +138,32 @@ impl Executor<'_> {
         }
     }
 
-    async fn own_claim(&self, name: &str, uid: &str, owned: bool) -> Result<(), Error> {
-        self.change_owners(name, Some(uid), |owners| {
-            owners.retain(|owner| Some(&owner.uid) != self.nodeset().metadata.uid.as_ref());
-            if owned {
-                owners.push(owner(self.nodeset()));
-            }
-        })
-        .await
-    }
-
-    pub(super) async fn change_owners(
+    /// Replaces the NodeSet among the owners of its claim by `owner`, if given.
+    pub(super) async fn own_claim(
         &self,
         name: &str,
-        uid: Option<&str>,
-        change: impl FnOnce(&mut Vec<OwnerReference>),
+        uid: Option<&String>,
+        owner: Option<OwnerReference>,
     ) -> Result<(), Error> {
         let Some(claim) = self.ctx.caches.claims.get(&self.namespace(), name) else {
             return Ok(());
         };
-        if uid.is_some_and(|uid| claim.metadata.uid.as_deref() != Some(uid))
-            || !is_made_for(self.nodeset(), claim.as_ref())
-        {
+        let is_another = uid.is_some() && claim.metadata.uid.as_ref() != uid;
+        if is_another || !is_made_for(self.nodeset(), claim.as_ref()) {
             return Ok(());
         }
         let mut owners = claim.owner_references().to_vec();
-        change(&mut owners);
+        owners.retain(|owner| Some(&owner.uid) != self.nodeset().metadata.uid.as_ref());
+        owners.extend(owner.filter(|new| !owners.iter().any(|owner| owner.uid == new.uid)));
         if owners == claim.owner_references() {
             return Ok(());
         }
-        let patch = json!({ "metadata": {
-            "uid": claim.metadata.uid,
-            "resourceVersion": claim.metadata.resource_version,
-            "ownerReferences": owners,
-        } });
-        self.patch::<PersistentVolumeClaim>(name, patch).await
+        self.patch_unchanged(claim.as_ref(), json!({ "ownerReferences": owners }))
+            .await
     }
 }
 
 fn name_of(pod: &Value) -> &str {
     let name = pod.pointer("/metadata/name").and_then(Value::as_str);
     name.unwrap_or_default()
-}
-
-/// Whether the API server would reject the next pod too. A taken name concerns one pod.
-fn is_rejected(created: &Result<(), Error>) -> bool {
-    created
-        .as_ref()
-        .is_err_and(|error| !matches!(error, Error::Taken { .. }))
 }

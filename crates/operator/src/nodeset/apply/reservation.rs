@@ -1,10 +1,6 @@
 //! Creates, changes and deletes the reservation of a scheduled update.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use slurm::{ReservationName, ReservationRequest, SingleLine};
 use tokio::time::Instant;
@@ -14,87 +10,65 @@ use super::{ApplyResult, Executor};
 use crate::{
     cluster::CommandError,
     nodeset::plan::{Effect, Plan},
-    runtime::{Error, Key},
+    runtime::Error,
     unix_time::timestamp,
 };
 
 /// Slurm may store a request differently from how it was sent. The same request is not repeated sooner than this.
 const RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// The last request for each NodeSet and its time.
+/// The last request and its time.
 #[derive(Debug, Default)]
-pub(in crate::nodeset) struct ReservationRequests(Mutex<HashMap<Key, (ReservationRequest, Instant)>>);
+pub(in crate::nodeset) struct LastReservation(Option<(ReservationRequest, Instant)>);
 
-impl ReservationRequests {
-    fn is_new(&self, nodeset: &Key, request: &ReservationRequest, now: Instant) -> bool {
-        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = requests
-            .get(nodeset)
-            .is_some_and(|(last, at)| last == request && now.duration_since(*at) < RETRY_AFTER);
-        !same
-    }
-
-    fn note(&self, nodeset: &Key, request: Option<&ReservationRequest>, now: Instant) {
-        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match request {
-            Some(request) => drop(requests.insert(nodeset.clone(), (request.clone(), now))),
-            None => drop(requests.remove(nodeset)),
-        }
+impl LastReservation {
+    fn is_due(&self, request: &ReservationRequest, now: Instant) -> bool {
+        let Self(last) = self;
+        last.as_ref()
+            .is_none_or(|(last, at)| last != request || now.duration_since(*at) >= RETRY_AFTER)
     }
 }
 
 impl Executor<'_> {
-    pub(super) async fn apply_reservation(&self, plan: &Plan, applied: &mut ApplyResult) {
-        let mut done = false;
+    pub(super) async fn apply_reservation(&self, plan: &Plan, last: &mut LastReservation, applied: &mut ApplyResult) {
         for effect in &plan.effects {
             let step = match effect {
-                Effect::Unreserve { name } => self.unreserve(name).await,
-                Effect::Reserve { request, new }
-                    if self.reservation_requests.is_new(&self.key(), request, self.instant()) =>
-                {
-                    self.reserve(request, *new).await
+                Effect::Unreserve { name } => {
+                    last.0 = None;
+                    self.unreserve(name).await
+                }
+                Effect::Reserve { request, new } if last.is_due(request, self.instant()) => {
+                    let step = self.reserve(request, *new).await;
+                    if step.is_ok() {
+                        last.0 = Some((request.clone(), self.instant()));
+                    }
+                    step
                 }
                 _ => continue,
             };
-            done |= applied.take(step).is_some();
-        }
-        if done {
-            self.poll_now().await;
+            applied.ordered |= applied.take(step).is_some();
         }
     }
 
     async fn reserve(&self, request: &ReservationRequest, new: bool) -> Result<(), Error> {
         let name = &request.name;
         info!(nodeset = %self.key(), ?request, new, "sending reservation");
-        self.ctx
-            .clusters
-            .reserve(&self.cluster(), request)
-            .await
-            .map_err(|error| Error::other(format!("cannot create or change reservation {name}: {error}")))?;
-        self.reservation_requests
-            .note(&self.key(), Some(request), self.instant());
-        let (reason, message) = if new {
-            (
-                "ReservationCreated",
-                format!("Created reservation {name}: {}", shown(request)),
-            )
+        let sent = self.ctx.clusters.reserve(&self.cluster(), request).await;
+        sent.map_err(|error| Error::other(format!("cannot create or change reservation {name}: {error}")))?;
+        let (reason, verb) = if new {
+            ("ReservationCreated", "Created")
         } else {
-            (
-                "ReservationUpdated",
-                format!("Changed reservation {name}: {}", shown(request)),
-            )
+            ("ReservationUpdated", "Changed")
         };
-        self.event(reason, message);
+        self.event(reason, format!("{verb} reservation {name}: {}", shown(request)));
         Ok(())
     }
 
     async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
         info!(nodeset = %self.key(), %name, "deleting reservation");
-        self.reservation_requests.note(&self.key(), None, self.instant());
         match self.ctx.clusters.unreserve(&self.cluster(), name).await {
             Ok(()) => {
-                let message = format!("Deleted reservation {name}");
-                self.event("ReservationDeleted", message);
+                self.event("ReservationDeleted", format!("Deleted reservation {name}"));
                 Ok(())
             }
             Err(CommandError::NotFound(_)) => Ok(()),
@@ -103,7 +77,6 @@ impl Executor<'_> {
     }
 }
 
-/// Describes a request for events.
 fn shown(request: &ReservationRequest) -> String {
     let ReservationRequest {
         name: _,
@@ -133,22 +106,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_same_request_is_not_repeated_within_a_minute() {
-        let requests = ReservationRequests::default();
-        let key = Key::new("ns", "compute");
+        let mut last = LastReservation::default();
         let request = ReservationRequest::new(ReservationName::new("r").unwrap());
         let other = ReservationRequest {
             minutes: Some(3),
             ..request.clone()
         };
-        assert!(requests.is_new(&key, &request, Instant::now()));
-        requests.note(&key, Some(&request), Instant::now());
-        assert!(!requests.is_new(&key, &request, Instant::now()));
-        assert!(requests.is_new(&key, &other, Instant::now()));
+        assert!(last.is_due(&request, Instant::now()));
+        last.0 = Some((request.clone(), Instant::now()));
+        assert!(!last.is_due(&request, Instant::now()));
+        assert!(last.is_due(&other, Instant::now()));
         tokio::time::advance(RETRY_AFTER).await;
-        assert!(requests.is_new(&key, &request, Instant::now()));
-        requests.note(&key, Some(&request), Instant::now());
+        assert!(last.is_due(&request, Instant::now()));
+        last.0 = Some((request.clone(), Instant::now()));
         // After a deletion the same request is sent at once.
-        requests.note(&key, None, Instant::now());
-        assert!(requests.is_new(&key, &request, Instant::now()));
+        last.0 = None;
+        assert!(last.is_due(&request, Instant::now()));
     }
 }

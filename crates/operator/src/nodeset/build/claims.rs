@@ -7,56 +7,53 @@ use api::{
     overlay::{ClaimTemplate, Overlay},
 };
 use kube::ResourceExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Place;
-use crate::template::metadata::{owner, selector_labels};
+use crate::template::{
+    fields,
+    metadata::{owner, selector_labels},
+};
 
-/// Returns volume and claim of each template, for the worker in this place.
-pub(super) fn claim_names<'n>(nodeset: &'n NodeSet, place: &Place) -> impl Iterator<Item = (&'n str, String)> {
-    let volumes = templates(nodeset).map(|(name, _)| name);
-    volumes.zip(claims_of(nodeset, place.claim_suffix()))
-}
-
-/// Returns the names of a worker's claims, by their suffix.
 pub fn claims_of(nodeset: &NodeSet, suffix: &str) -> Vec<String> {
     let names = nodeset.child_names();
     templates(nodeset).map(|(name, _)| names.claim(name, suffix)).collect()
+}
+
+pub(super) fn claim_volumes(nodeset: &NodeSet, suffix: &str) -> Vec<Value> {
+    let names = nodeset.child_names();
+    let volume =
+        |name: &str| json!({ "name": name, "persistentVolumeClaim": { "claimName": names.claim(name, suffix) } });
+    templates(nodeset).map(|(name, _)| volume(name)).collect()
 }
 
 /// Builds the claims of the worker in this place. They outlive the worker; with `whenDeleted: Delete` they are deleted with
 /// the NodeSet.
 pub fn build_claims(nodeset: &NodeSet, place: &Place) -> Vec<Value> {
     let names = nodeset.child_names();
-    templates(nodeset)
-        .map(|(name, template)| {
-            let given = template.get("metadata").and_then(Value::as_object);
-            let mut labels = given
-                .and_then(|metadata| metadata.get("labels")?.as_object().cloned())
-                .unwrap_or_default();
-            let own = selector_labels(apps::SLURMD, &nodeset.name_any());
-            labels.extend(own.into_iter().map(|(key, value)| (key, value.into())));
-            let mut metadata = Map::new();
-            metadata.insert("namespace".to_owned(), json!(nodeset.namespace()));
-            metadata.insert("name".to_owned(), names.claim(name, place.claim_suffix()).into());
-            metadata.insert("labels".to_owned(), labels.into());
-            if let Some(annotations) = given
-                .and_then(|metadata| metadata.get("annotations"))
-                .filter(|it| !it.is_null())
-            {
-                metadata.insert("annotations".to_owned(), annotations.clone());
-            }
-            if nodeset.spec.claims_when_deleted() == ClaimRetention::Delete {
-                metadata.insert("ownerReferences".to_owned(), json!([owner(nodeset)]));
-            }
-            json!({
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": metadata,
-                "spec": template.get("spec").cloned().unwrap_or_else(|| json!({})),
-            })
+    let is_owned = nodeset.spec.claims_when_deleted() == ClaimRetention::Delete;
+    let claim = |(name, template): (&str, &ClaimTemplate)| {
+        let metadata = template.get("metadata");
+        let given = |field: &str| metadata.and_then(|metadata| metadata.get(field)).cloned();
+        let mut labels = fields(given("labels").unwrap_or_default());
+        let own = selector_labels(apps::SLURMD, &nodeset.name_any());
+        labels.extend(own.into_iter().map(|(key, value)| (key, value.into())));
+        let mut metadata = fields(json!({
+            "namespace": nodeset.namespace(),
+            "name": names.claim(name, place.claim_suffix()),
+            "labels": labels,
+            "annotations": given("annotations"),
+            "ownerReferences": is_owned.then(|| [owner(nodeset)]),
+        }));
+        metadata.retain(|_, value| !value.is_null());
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": metadata,
+            "spec": template.get("spec").cloned().unwrap_or_else(|| json!({})),
         })
-        .collect()
+    };
+    templates(nodeset).map(claim).collect()
 }
 
 /// Whether the labels of a pod or a claim show that the operator or upstream created it for this NodeSet.

@@ -16,7 +16,8 @@ pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -
     for key in ["Feature", "Features"] {
         features.extend(settings.remove(key).unwrap_or_default());
     }
-    let mut items = vec![format!("Features={}", join(features))];
+    let features: Vec<String> = features.into_iter().collect();
+    let mut items = vec![format!("Features={}", features.join(","))];
     // The topology is an annotation of the Kubernetes node, which may hold any text. More than one word is rejected when
     // the node is updated.
     let breaks_the_line = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '#' | '"' | '\\');
@@ -25,18 +26,14 @@ pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -
     {
         items.push(format!("Topology={topology}"));
     }
-    items.extend(
-        settings
-            .into_iter()
-            .map(|(key, values)| format!("{key}={}", values.join(","))),
-    );
+    let settings = settings.into_iter();
+    items.extend(settings.map(|(key, values)| format!("{key}={}", values.join(","))));
     items.sort();
     let line = items.join(" ");
     // A quote in a value would end the quoting; no node setting of Slurm contains one.
     format!("'{}'", line.replace('\'', ""))
 }
 
-/// Returns the topology in the user's `extraConf`.
 pub fn topology_in(extra_conf: &str) -> Option<String> {
     let values = parse_extra_conf(extra_conf).remove("Topology")?;
     Some(values.join(",")).filter(|place| !place.is_empty())
@@ -51,10 +48,8 @@ fn parse_extra_conf(extra_conf: &str) -> BTreeMap<String, Vec<String>> {
             continue;
         };
         let values = values.split(',').map(str::trim).filter(|value| !value.is_empty());
-        settings
-            .entry(title_case(key))
-            .or_default()
-            .extend(values.map(str::to_owned));
+        let setting = settings.entry(title_case(key)).or_default();
+        setting.extend(values.map(str::to_owned));
     }
     settings
 }
@@ -63,10 +58,6 @@ fn title_case(key: &str) -> String {
     let mut chars = key.chars();
     let first = chars.next().map(char::to_uppercase).into_iter().flatten();
     first.chain(chars.flat_map(char::to_lowercase)).collect()
-}
-
-fn join(words: BTreeSet<String>) -> String {
-    words.into_iter().collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -7,15 +7,13 @@ mod pre_stop;
 mod revision;
 mod service;
 mod ssh;
-mod sssd;
 
 pub use self::{
     claims::{build_claims, claims_of, is_made_for},
     conf::topology_in,
-    pod::{Blueprint, Place, SshFiles, build_pod, hostname_on, sssd_conf_hash, topology_of, worker_labels},
+    pod::{Blueprint, Place, build_pod, hostname_on, topology_of, worker_labels},
     pre_stop::TERMINATING,
     revision::{build_revision, build_revision_data, hash, hash_of, makes_same_pods, revision_name},
     service::{build_disruption_budget, build_service},
-    ssh::{build_ssh_config_map, render_sshd_config},
-    sssd::takes_changed_sssd_conf,
+    ssh::{build_ssh_config_map, render_sshd_config, takes_changed_sssd_conf},
 };

@@ -4,15 +4,15 @@ use api::{
     Controller, NodeSet,
     keys::{self, annotations, apps, components, labels},
     nodeset::ScalingMode,
-    overlay::PodSpecOverlay,
+    overlay::Overlay,
     wellknown,
 };
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use slurm::revision::Digest;
 
-use super::{claims::claim_names, conf::render_conf, pre_stop, sssd};
+use super::{claims::claim_volumes, conf::render_conf, pre_stop, ssh};
 use crate::{
     conf_server::conf_server,
     defaults::Images,
@@ -20,6 +20,7 @@ use crate::{
     template::{
         LOGFILE_SCRIPT,
         container::{container, default_pull_policy},
+        fields,
         metadata::{Marks, Words, component_labels, owner},
         pod::PodTemplate,
     },
@@ -41,19 +42,13 @@ pub struct Blueprint<'a> {
     /// DNS domain of the Kubernetes cluster, usually `cluster.local`.
     pub cluster_domain: &'a str,
     pub revision: &'a str,
-    pub ssh: &'a SshFiles,
+    /// Set if SSH is enabled.
+    pub sshd_config: Option<&'a str>,
+    /// `None` without a reference, or while the Secret or its entry is missing.
+    pub sssd_conf: Option<&'a [u8]>,
     /// Digest of the key in the Secret, if known. It shows with which key the worker started, and is no reason to replace
     /// it.
     pub slurm_key: Option<&'a str>,
-}
-
-/// The files of sshd and sssd; their digests are on the pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SshFiles {
-    /// Set if SSH is enabled.
-    pub sshd_config: Option<String>,
-    /// `None` without a reference, or while the Secret or its entry is missing.
-    pub sssd_conf: Option<Vec<u8>>,
 }
 
 /// Which worker of the NodeSet it is.
@@ -70,7 +65,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the place of the worker with this ordinal.
     pub fn of_ordinal(nodeset: &NodeSet, ordinal: u32, pinned_to: Option<&Node>) -> Self {
         let padding = nodeset.spec.ordinal_padding();
         let pod = nodeset.child_names().pod(ordinal, padding);
@@ -104,33 +98,19 @@ impl Place {
         }
     }
 
-    /// Returns the suffix of the names of its claims.
     pub fn claim_suffix(&self) -> &str {
         self.index.as_deref().unwrap_or(&self.hostname)
     }
-
-    fn mode(&self) -> ScalingMode {
-        if self.index.is_some() {
-            ScalingMode::StatefulSet
-        } else {
-            ScalingMode::DaemonSet
-        }
-    }
 }
 
-/// Returns the host name of a worker on this Kubernetes node.
 pub fn hostname_on(node: &Node) -> String {
-    let given = node
-        .annotations()
-        .get(annotations::HOSTNAME_OVERRIDE)
-        .filter(|name| !name.is_empty());
+    let given = node.annotations().get(annotations::HOSTNAME_OVERRIDE);
     let name = node.name_any();
-    given
-        .cloned()
-        .unwrap_or_else(|| name.split('.').next().unwrap_or_default().to_owned())
+    let (host, _) = name.split_once('.').unwrap_or((&name, ""));
+    let given = given.filter(|name| !name.is_empty());
+    given.map_or(host, String::as_str).to_owned()
 }
 
-/// Returns the topology in the annotation of a Kubernetes node.
 pub fn topology_of(node: &Node) -> Option<&str> {
     let topology = node.annotations().get(annotations::TOPOLOGY)?;
     Some(topology.as_str()).filter(|topology| !topology.is_empty())
@@ -143,13 +123,11 @@ pub fn worker_labels(nodeset: &NodeSet) -> Words {
     labels
 }
 
-/// Builds the pod of the worker in this place.
 pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     let nodeset = blueprint.nodeset;
-    let overlay = nodeset.spec.pod_spec();
     let mut init_containers = vec![container(logfile(blueprint), nodeset.spec.logfile.as_ref())];
     if nodeset.spec.wanted_sssd().is_some() {
-        init_containers.push(container(sssd::init_container(nodeset, &blueprint.images.slurmd), None));
+        init_containers.push(container(ssh::init_container(nodeset, &blueprint.images.slurmd), None));
     }
     let template = PodTemplate {
         meta: metadata(blueprint, place),
@@ -157,101 +135,86 @@ pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         init_containers,
         containers: vec![container(slurmd(blueprint, place), nodeset.spec.slurmd.as_ref())],
     };
-    let mut pod = template.with(overlay);
+    let mut pod = template.with(nodeset.spec.pod_spec());
     settle_spec(&mut pod, nodeset, place);
-    if let Value::Object(pod) = &mut pod {
-        pod.insert("apiVersion".to_owned(), "v1".into());
-        pod.insert("kind".to_owned(), "Pod".into());
-    }
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
     pod
 }
 
-fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> ObjectMeta {
     let nodeset = blueprint.nodeset;
-    let mut own = worker_labels(nodeset);
-    // Upstream's older documents select workers by this label.
-    own.insert(labels::SLINKY_COMPONENT.to_owned(), apps::SLURMD.to_owned());
-    own.insert(labels::POD_NAME.to_owned(), place.pod.clone());
-    own.insert(labels::POD_HOSTNAME.to_owned(), place.hostname.clone());
-    own.insert(labels::SCALING_MODE.to_owned(), place.mode().as_str().to_owned());
-    own.insert(labels::REVISION.to_owned(), blueprint.revision.to_owned());
-    if let Some(index) = &place.index {
-        own.insert(labels::POD_INDEX.to_owned(), index.clone());
-    }
-    if nodeset.spec.protects_workload() {
-        own.insert(labels::POD_PROTECT.to_owned(), keys::ON.to_owned());
-    }
-    let SshFiles { sshd_config, sssd_conf } = blueprint.ssh;
-    let sshd_config = sshd_config.as_deref().unwrap_or_default();
-    let given = nodeset.spec.pod_metadata();
+    let mode = match place.index {
+        Some(_) => ScalingMode::StatefulSet,
+        None => ScalingMode::DaemonSet,
+    };
+    let protection = nodeset.spec.protects_workload().then_some(keys::ON);
+    let own = [
+        // Upstream's older documents select workers by this label.
+        (labels::SLINKY_COMPONENT, Some(apps::SLURMD)),
+        (labels::POD_NAME, Some(&*place.pod)),
+        (labels::POD_HOSTNAME, Some(&*place.hostname)),
+        (labels::SCALING_MODE, Some(mode.as_str())),
+        (labels::REVISION, Some(blueprint.revision)),
+        (labels::POD_INDEX, place.index.as_deref()),
+        (labels::POD_PROTECT, protection),
+    ];
+    let sshd_config = blueprint.sshd_config.unwrap_or_default().as_bytes();
+    let sssd_conf = blueprint.sssd_conf.unwrap_or_default();
+    let notes = [
+        (annotations::TOPOLOGY, place.topology.as_deref()),
+        (annotations::SLURM_KEY_HASH, blueprint.slurm_key),
+    ];
     let mut marks = Marks::of_for_pods(&nodeset.metadata)
-        .and(given)
-        .label(&own)
-        .annotate(
-            annotations::SSHD_CONF_HASH,
-            Digest::of(sshd_config.as_bytes()).to_string(),
-        )
-        .annotate(annotations::SSSD_CONF_HASH, sssd_conf_hash(sssd_conf.as_deref()))
+        .and(nodeset.spec.pod_metadata())
+        .label(&worker_labels(nodeset))
+        .annotate(annotations::SSHD_CONF_HASH, Digest::of(sshd_config).to_string())
+        .annotate(annotations::SSSD_CONF_HASH, Digest::of(sssd_conf).to_string())
         .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMD);
-    if let Some(topology) = &place.topology {
-        marks = marks.annotate(annotations::TOPOLOGY, topology);
+    let given = |(key, value): (&str, Option<&str>)| Some((key.to_owned(), value?.to_owned()));
+    marks.labels.extend(own.into_iter().filter_map(given));
+    marks.annotations.extend(notes.into_iter().filter_map(given));
+    ObjectMeta {
+        generate_name: Some(nodeset.child_names().pod_prefix()),
+        ..marks.into_meta(&nodeset.namespace().unwrap_or_default(), &place.pod, owner(nodeset))
     }
-    if let Some(digest) = blueprint.slurm_key {
-        marks = marks.annotate(annotations::SLURM_KEY_HASH, digest);
-    }
-    let mut meta = marks.into_meta(&nodeset.namespace().unwrap_or_default(), &place.pod, owner(nodeset));
-    meta.generate_name = Some(nodeset.child_names().pod_prefix());
-    meta
 }
 
 fn base_spec(blueprint: &Blueprint<'_>, place: &Place) -> Map<String, Value> {
     let nodeset = blueprint.nodeset;
     let namespace = nodeset.namespace().unwrap_or_default();
     let service = blueprint.controller.child_names().workers_service();
-    let fields = json!({
+    fields(json!({
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
         "subdomain": service,
         "dnsConfig": { "searches": [format!("{service}.{namespace}.svc.{}", blueprint.cluster_domain)] },
         "tolerations": [{ "key": keys::WORKER_TAINT, "operator": "Equal", "effect": "NoExecute" }],
         "volumes": volumes(blueprint, place),
-    });
-    match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
+    }))
 }
 
 fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
-    let mut volumes: Vec<Value> = claim_names(blueprint.nodeset, place)
-        .map(|(name, claim)| json!({ "name": name, "persistentVolumeClaim": { "claimName": claim } }))
-        .collect();
+    let mut volumes = claim_volumes(blueprint.nodeset, place.claim_suffix());
     let key = blueprint.controller.slurm_key().unwrap_or_default();
-    volumes.push(json!({
-        "name": ETC_VOLUME,
-        "projected": {
-            "defaultMode": OWNER_ONLY,
-            "sources": [{ "secret": {
-                "name": key.name,
-                "items": [{ "key": key.key, "path": wellknown::SLURM_KEY_FILE }],
-            } }],
-        },
-    }));
+    let item = json!({ "key": key.key, "path": wellknown::SLURM_KEY_FILE });
+    volumes.push(projected(ETC_VOLUME, "secret", &key.name, item));
     volumes.push(json!({ "name": LOG_VOLUME, "emptyDir": { "medium": "Memory" } }));
     if blueprint.nodeset.spec.wanted_ssh().is_some() {
-        let file = |name: &str| json!([{ "key": name, "path": name, "mode": OWNER_ONLY }]);
-        volumes.push(json!({
-            "name": SSH_VOLUME,
-            "projected": { "defaultMode": OWNER_ONLY, "sources": [{ "configMap": {
-                "name": blueprint.nodeset.child_names().ssh_config_map(),
-                "items": file(wellknown::SSHD_CONFIG_FILE),
-            } }] },
-        }));
+        let (names, file) = (blueprint.nodeset.child_names(), wellknown::SSHD_CONFIG_FILE);
+        let item = json!({ "key": file, "path": file, "mode": OWNER_ONLY });
+        volumes.push(projected(SSH_VOLUME, "configMap", &names.ssh_config_map(), item));
     }
     if let Some(reference) = blueprint.nodeset.spec.wanted_sssd() {
-        volumes.extend(sssd::volumes(reference));
+        volumes.extend(ssh::sssd_volumes(reference));
     }
     volumes
+}
+
+/// A volume with one entry of a Secret or a ConfigMap.
+pub(super) fn projected(volume: &str, kind: &str, name: &str, item: Value) -> Value {
+    let sources = json!([{ (kind): { "name": name, "items": [item] } }]);
+    json!({ "name": volume, "projected": { "defaultMode": OWNER_ONLY, "sources": sources } })
 }
 
 fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
@@ -271,8 +234,8 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     }
     let mut post_start = None;
     if nodeset.spec.wanted_sssd().is_some() {
-        mounts.extend(sssd::mounts());
-        post_start = Some(sssd::post_start());
+        mounts.extend(ssh::sssd_mounts());
+        post_start = Some(ssh::post_start());
     }
     let (cpus, memory) = limits(nodeset);
     let get = |path: &str| json!({ "path": path, "port": apps::SLURMD });
@@ -319,19 +282,14 @@ fn logfile(blueprint: &Blueprint<'_>) -> Value {
 /// Returns the CPUs and MiB the pod is limited to, 0 for no limit. The container's limits take precedence over the pod's.
 fn limits(nodeset: &NodeSet) -> (i128, i128) {
     let pod = nodeset.spec.pod_spec();
-    let limit = |fields: Option<&Map<String, Value>>, name: &str, read: fn(Quantity) -> i128| {
-        let amount = fields.and_then(|fields| fields.get("resources")?.get("limits")?.get(name));
-        amount.and_then(Quantity::of).map_or(0, read)
+    let own = nodeset.spec.slurmd.as_ref().map(Overlay::fields);
+    let limit = |name: &str, read: fn(Quantity) -> i128| {
+        let limits = [own, pod.map(Overlay::fields)].into_iter().flatten();
+        let limits = limits.filter_map(|fields| fields.get("resources")?.get("limits")?.get(name));
+        let mut amounts = limits.filter_map(Quantity::of).map(read);
+        amounts.find(|amount| *amount != 0).unwrap_or(0)
     };
-    let own = nodeset.spec.slurmd.as_ref().map(api::Overlay::fields);
-    let either = |name: &str, read: fn(Quantity) -> i128| match limit(own, name, read) {
-        0 => limit(pod.map(PodSpecOverlay::fields), name, read),
-        own => own,
-    };
-    (
-        either("cpu", Quantity::rounded_up),
-        either("memory", Quantity::mebibytes),
-    )
+    (limit("cpu", Quantity::rounded_up), limit("memory", Quantity::mebibytes))
 }
 
 /// Sets what overlays cannot change: the host name, and where the pod may run.
@@ -350,47 +308,30 @@ fn settle_spec(pod: &mut Value, nodeset: &NodeSet, place: &Place) {
             }] },
             "topologyKey": "kubernetes.io/hostname",
         });
-        let path = [
-            "affinity",
-            "podAntiAffinity",
-            "requiredDuringSchedulingIgnoredDuringExecution",
-        ];
-        change_list(spec, &path, |terms| terms.push(one_per_node));
+        let path = "affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+        change_list(spec, path, |terms| terms.push(one_per_node));
     }
     if let Some(node) = &place.node {
         let only_there = json!({
             "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node] }],
         });
-        let path = [
-            "affinity",
-            "nodeAffinity",
-            "requiredDuringSchedulingIgnoredDuringExecution",
-            "nodeSelectorTerms",
-        ];
-        change_list(spec, &path, |terms| *terms = vec![only_there]);
+        let path = "affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+        change_list(spec, path, |terms| *terms = vec![only_there]);
     }
 }
 
 /// Applies `change` to the list at this path, creating it if it is missing.
-fn change_list(value: &mut Value, path: &[&str], change: impl FnOnce(&mut Vec<Value>)) {
-    let Some((field, rest)) = path.split_first() else {
-        if !value.is_array() {
-            *value = json!([]);
+fn change_list(value: &mut Value, path: &str, change: impl FnOnce(&mut Vec<Value>)) {
+    let list = path.split('/').fold(value, |value, field| {
+        if !value.is_object() {
+            *value = json!({});
         }
-        if let Value::Array(list) = value {
-            change(list);
-        }
-        return;
-    };
-    if !value.is_object() {
-        *value = json!({});
+        &mut value[field]
+    });
+    if !list.is_array() {
+        *list = json!([]);
     }
-    if let Value::Object(fields) = value {
-        change_list(fields.entry(*field).or_insert(Value::Null), rest, change);
+    if let Value::Array(list) = list {
+        change(list);
     }
-}
-
-/// Returns the digest of sssd.conf for the pod's annotation.
-pub fn sssd_conf_hash(sssd_conf: Option<&[u8]>) -> String {
-    Digest::of(sssd_conf.unwrap_or_default()).to_string()
 }

@@ -6,9 +6,9 @@
 
 use api::{
     NodeSet,
-    keys::labels,
-    overlay::Overlay,
-    templates::{Metadata, PodTemplate},
+    keys::{apps, labels},
+    names::NodeSetName,
+    templates::PodTemplate,
 };
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt;
@@ -16,7 +16,12 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     defaults::Images,
-    template::metadata::{is_release_label, owner},
+    overlay::is_empty,
+    template::{
+        fields,
+        metadata::{is_release_label, owner, selector_labels},
+        tidy::{UNSTORED, write_out},
+    },
 };
 
 /// The characters of hashes in Kubernetes: no vowels, so that no words appear.
@@ -26,31 +31,24 @@ const LONGEST_NAME: usize = 223;
 /// The pull policy of the operator's images, and of most others.
 const IF_NOT_PRESENT: &str = "IfNotPresent";
 
-/// Builds the data of a ControllerRevision: the part of a spec that makes pods differ.
+/// Builds the data of a ControllerRevision: the part of a spec that makes pods differ, with sorted fields as Go has them.
 pub fn build_revision_data(nodeset: &NodeSet) -> Value {
     let spec = &nodeset.spec;
-    let mut fields = Map::new();
-    if let Some(extra_conf) = spec.extra_conf.as_ref().filter(|text| !text.is_empty()) {
-        fields.insert("extraConf".to_owned(), extra_conf.clone().into());
-    }
-    if let Some(logfile) = spec.logfile.as_ref().filter(|logfile| !logfile.fields().is_empty()) {
-        fields.insert("logfile".to_owned(), replace(container(logfile.fields())));
-    }
-    fields.insert("ordinalPadding".to_owned(), spec.ordinal_padding.unwrap_or(0).into());
-    fields.insert("oversubscribeNode".to_owned(), spec.oversubscribes_node().into());
-    let slurmd = spec
-        .slurmd
-        .as_ref()
-        .map(|slurmd| slurmd.fields().clone())
-        .unwrap_or_default();
-    fields.insert("slurmd".to_owned(), replace(container(&slurmd)));
-    if let Some(ssh) = &spec.ssh
-        && let Ok(ssh) = serde_json::to_value(ssh)
-    {
-        fields.insert("ssh".to_owned(), replace(like_go(ssh)));
-    }
-    fields.insert("template".to_owned(), replace(template(spec.template.as_ref())));
-    json!({ "spec": sorted(Value::Object(fields)) })
+    let extra_conf = spec.extra_conf.as_ref().filter(|text| !text.is_empty());
+    let logfile = spec.logfile.as_ref().filter(|logfile| !logfile.fields().is_empty());
+    let mut data = fields(json!({
+        "extraConf": extra_conf,
+        "logfile": logfile.map(|logfile| replace(container(json!(logfile)))),
+        "ordinalPadding": spec.ordinal_padding.unwrap_or(0),
+        "oversubscribeNode": spec.oversubscribes_node(),
+        "slurmd": replace(container(json!(spec.slurmd))),
+        "ssh": spec.ssh.as_ref().map(|ssh| replace(like_go(json!(ssh)))),
+        "template": replace(template(spec.template.as_ref())),
+    }));
+    data.retain(|_, value| !value.is_null());
+    let mut data = json!({ "spec": data });
+    data.sort_all_objects();
+    data
 }
 
 /// Returns the hash of a revision after this many collisions.
@@ -60,10 +58,9 @@ pub fn hash(data: &Value, collisions: i32) -> String {
     let sum = text.bytes().fold(0x811c_9dc5_u32, |sum, byte| {
         sum.wrapping_mul(0x0100_0193) ^ u32::from(byte)
     });
-    let letters = sum.to_string().into_bytes();
+    let letters = sum.to_string().into_bytes().into_iter();
     letters
-        .iter()
-        .filter_map(|letter| ALPHABET.get(usize::from(*letter) % ALPHABET.len()))
+        .filter_map(|letter| ALPHABET.get(usize::from(letter) % ALPHABET.len()))
         .map(|byte| char::from(*byte))
         .collect()
 }
@@ -71,39 +68,36 @@ pub fn hash(data: &Value, collisions: i32) -> String {
 /// Whether two revisions make the same pods, whatever empty fields and defaults they contain. So Helm can adopt a NodeSet
 /// that was created by hand, and the chart version can change, without replacing pods.
 pub fn makes_same_pods(one: &Value, other: &Value, images: &Images) -> bool {
-    let essence = |data: &Value| essence("", &without_defaults(data.clone(), images));
+    let essence = |data: &Value| essence(without_defaults(data.clone(), images));
     essence(one) == essence(other)
 }
 
 /// Removes what a pod has anyway: the defaults of the charts, and their release labels, which running pods get by a patch.
 fn without_defaults(mut data: Value, images: &Images) -> Value {
-    if let Some(labels) = data
-        .pointer_mut("/spec/template/metadata/labels")
-        .and_then(Value::as_object_mut)
-    {
+    let mut change = |pointer: &str, edit: &dyn Fn(&mut Map<String, Value>)| {
+        if let Some(Value::Object(object)) = data.pointer_mut(pointer) {
+            edit(object);
+        }
+    };
+    change("/spec/template/metadata/labels", &|labels| {
         labels.retain(|label, _| !is_release_label(label));
-    }
-    if let Some(selector) = data
-        .pointer_mut("/spec/template/spec/nodeSelector")
-        .and_then(Value::as_object_mut)
-    {
-        // Slurm's images run on Linux only.
+    });
+    // Slurm's images run on Linux only.
+    change("/spec/template/spec/nodeSelector", &|selector| {
         selector.retain(|label, value| label != "kubernetes.io/os" || value != "linux");
-    }
-    if let Some(logfile) = data.pointer_mut("/spec/logfile").and_then(Value::as_object_mut)
-        && logfile.get("image").is_some_and(|image| *image == images.logfile)
-        && logfile
-            .get("imagePullPolicy")
-            .is_some_and(|policy| policy == IF_NOT_PRESENT)
-    {
-        logfile.retain(|field, _| field != "image" && field != "imagePullPolicy");
-    }
+    });
+    change("/spec/logfile", &|logfile| {
+        let has = |field: &str, default: &str| logfile.get(field).is_some_and(|value| value == default);
+        if has("image", &images.logfile) && has("imagePullPolicy", IF_NOT_PRESENT) {
+            logfile.retain(|field, _| field != "image" && field != "imagePullPolicy");
+        }
+    });
     for container in ["/spec/slurmd", "/spec/logfile"] {
-        if let Some(container) = data.pointer_mut(container).and_then(Value::as_object_mut) {
+        change(container, &|container| {
             let image = container.get("image").and_then(Value::as_str);
             let default = image.map_or(IF_NOT_PRESENT, kubernetes_pull_policy);
             container.retain(|field, value| field != "imagePullPolicy" || value != default);
-        }
+        });
     }
     data
 }
@@ -115,18 +109,12 @@ fn kubernetes_pull_policy(image: &str) -> &'static str {
     if is_latest { "Always" } else { IF_NOT_PRESENT }
 }
 
-/// Builds the ControllerRevision of this hash.
 pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) -> Value {
-    let template = nodeset.spec.pod_metadata();
-    let mut labels = template
-        .and_then(|metadata| metadata.labels.clone())
-        .unwrap_or_default();
+    let metadata = nodeset.spec.pod_metadata().cloned().unwrap_or_default();
+    let mut labels = metadata.labels.unwrap_or_default();
     labels.insert(labels::REVISION.to_owned(), hash.to_owned());
     // These labels select it: upstream omits them, and then never finds a revision again.
-    labels.extend(crate::template::metadata::selector_labels(
-        api::keys::apps::SLURMD,
-        &nodeset.name_any(),
-    ));
+    labels.extend(selector_labels(apps::SLURMD, &nodeset.name_any()));
     json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -141,62 +129,41 @@ pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) 
     })
 }
 
-/// Returns the name of the ControllerRevision of this hash.
 pub fn revision_name(nodeset: &NodeSet, hash: &str) -> String {
     let name: String = nodeset.name_any().chars().take(LONGEST_NAME).collect();
-    api::names::NodeSetName::new(name).revision(hash)
+    NodeSetName::new(name).revision(hash)
 }
 
-/// Returns the hash of a ControllerRevision.
 pub fn hash_of(revision: &ControllerRevision) -> Option<&str> {
     revision.labels().get(labels::REVISION).map(String::as_str)
 }
 
-fn replace(mut fields: Value) -> Value {
-    if let Value::Object(fields) = &mut fields {
-        fields.insert("$patch".to_owned(), "replace".into());
-    }
-    fields
+fn replace(mut object: Value) -> Value {
+    object["$patch"] = "replace".into();
+    object
 }
 
 /// Serializes a container like Go: name and resources also when they are empty.
-fn container(fields: &Map<String, Value>) -> Value {
-    let mut container = like_go(Value::Object(fields.clone()));
-    if let Value::Object(container) = &mut container {
-        container.entry("name").or_insert_with(|| "".into());
-        container.entry("resources").or_insert_with(|| json!({}));
-    }
-    container
+fn container(given: Value) -> Value {
+    let mut container = fields(like_go(given));
+    container.entry("name").or_insert_with(|| "".into());
+    container.entry("resources").or_insert_with(|| json!({}));
+    container.into()
 }
 
 fn template(template: Option<&PodTemplate>) -> Value {
-    let metadata = template
-        .and_then(|template| template.metadata.clone())
-        .unwrap_or_default();
-    let Metadata { labels, annotations } = metadata;
-    let mut marks = Map::new();
-    for (field, words) in [("labels", labels), ("annotations", annotations)] {
-        if let Some(words) = words.filter(|words| !words.is_empty()) {
-            marks.insert(field.to_owned(), json!(words));
+    let mut metadata = fields(json!(template.and_then(|template| template.metadata.as_ref())));
+    metadata.retain(|_, words| !is_empty(words));
+    let spec = template.and_then(|template| template.spec.as_ref());
+    let mut spec = fields(like_go(json!(spec)));
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for item in containers.into_iter().flatten().filter(|item| item.is_object()) {
+            *item = container(item.take());
         }
     }
-    let spec = template
-        .and_then(|template| template.spec.as_ref())
-        .map(Overlay::fields);
-    let mut spec = like_go(Value::Object(spec.cloned().unwrap_or_default()));
-    if let Value::Object(spec) = &mut spec {
-        for list in ["containers", "initContainers"] {
-            if let Some(Value::Array(containers)) = spec.get_mut(list) {
-                for item in containers {
-                    if let Value::Object(fields) = item {
-                        *item = container(fields);
-                    }
-                }
-            }
-        }
-        spec.entry("containers").or_insert(Value::Null);
-    }
-    json!({ "metadata": marks, "spec": spec })
+    spec.entry("containers").or_insert(Value::Null);
+    json!({ "metadata": metadata, "spec": spec })
 }
 
 /// Fields that are maps in Go: an empty one is omitted, while an empty object behind a pointer is written.
@@ -210,87 +177,31 @@ const MAPS: &[&str] = &[
     "requests",
 ];
 
-/// Fields that are plain numbers and booleans in Go: `0` and `false` are omitted.
-const PLAIN: &[&str] = &[
-    "failureThreshold",
-    "hostIPC",
-    "hostNetwork",
-    "hostPID",
-    "hostPort",
-    "initialDelaySeconds",
-    "optional",
-    "periodSeconds",
-    "readOnly",
-    "stdin",
-    "stdinOnce",
-    "successThreshold",
-    "timeoutSeconds",
-    "tty",
-];
-
 fn is_left_out(field: &str, value: &Value) -> bool {
     let is_zero = *value == Value::Bool(false) || value.as_f64() == Some(0.0);
-    is_zero && PLAIN.contains(&field)
+    is_zero && (field == "optional" || UNSTORED.contains(&field))
 }
 
 /// Removes what Go's `omitempty` omits.
-fn like_go(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => Value::Object(
-            fields
-                .into_iter()
-                .map(|(field, value)| {
-                    let value = match value {
-                        Value::Object(amounts) if field == "limits" || field == "requests" => amounts_as_text(amounts),
-                        value => like_go(value),
-                    };
-                    (field, value)
-                })
-                .filter(|(field, value)| match value {
-                    Value::Null => false,
-                    Value::String(text) => !text.is_empty(),
-                    Value::Array(items) => !items.is_empty(),
-                    Value::Object(fields) => !fields.is_empty() || !MAPS.contains(&field.as_str()),
-                    Value::Bool(_) | Value::Number(_) => !is_left_out(field, value),
-                })
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.into_iter().map(like_go).collect()),
-        value => value,
+fn like_go(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => fields.retain(|field, value| {
+            match value {
+                Value::Object(amounts) if field == "limits" || field == "requests" => write_out(amounts),
+                _ => *value = like_go(value.take()),
+            }
+            let is_pointer = value.is_object() && !MAPS.contains(&field.as_str());
+            (is_pointer || !is_empty(value)) && !is_left_out(field, value)
+        }),
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = like_go(item.take())),
+        _ => {}
     }
-}
-
-fn amounts_as_text(amounts: Map<String, Value>) -> Value {
-    let as_text = |amount: Value| match amount {
-        Value::Number(number) => Value::String(number.to_string()),
-        amount => amount,
-    };
-    Value::Object(
-        amounts
-            .into_iter()
-            .map(|(name, amount)| (name, as_text(amount)))
-            .collect(),
-    )
-}
-
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields: std::collections::BTreeMap<_, _> = fields
-                .into_iter()
-                .map(|(field, value)| (field, sorted(value)))
-                .collect();
-            Value::Object(fields.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        value => value,
-    }
+    value
 }
 
 /// Serializes like Go's encoder, which escapes the special characters of HTML.
 fn go_text(data: &Value) -> String {
-    sorted(data.clone())
-        .to_string()
+    data.to_string()
         .replace('<', "\\u003c")
         .replace('>', "\\u003e")
         .replace('&', "\\u0026")
@@ -298,28 +209,25 @@ fn go_text(data: &Value) -> String {
         .replace('\u{2029}', "\\u2029")
 }
 
-/// Returns the value without empty parts.
-fn essence(field: &str, value: &Value) -> Option<Value> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => (!text.is_empty()).then(|| value.clone()),
-        _ if is_left_out(field, value) => None,
-        Value::Bool(_) => Some(value.clone()),
-        // Quantities may be numbers or text.
-        Value::Number(number) => Some(Value::String(number.to_string())),
+/// Removes empty parts.
+fn essence(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => fields.retain(|field, value| {
+            if field == "$patch" || is_left_out(field, value) {
+                return false;
+            }
+            *value = essence(value.take());
+            !is_empty(value)
+        }),
         Value::Array(items) => {
-            let items: Vec<Value> = items.iter().filter_map(|item| essence("", item)).collect();
-            (!items.is_empty()).then_some(Value::Array(items))
+            items.iter_mut().for_each(|item| *item = essence(item.take()));
+            items.retain(|item| !is_empty(item));
         }
-        Value::Object(fields) => {
-            let fields: Map<String, Value> = fields
-                .iter()
-                .filter(|(field, _)| *field != "$patch")
-                .filter_map(|(field, value)| Some((field.clone(), essence(field, value)?)))
-                .collect();
-            (!fields.is_empty()).then(|| sorted(Value::Object(fields)))
-        }
+        // Quantities may be numbers or text.
+        Value::Number(number) => value = number.to_string().into(),
+        _ => {}
     }
+    value
 }
 
 #[cfg(test)]

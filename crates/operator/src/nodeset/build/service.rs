@@ -7,9 +7,9 @@ use api::{
     names::ControllerName,
     wellknown,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::template::metadata::owner;
+use crate::template::{fields, metadata::owner};
 
 /// Builds the headless Service that gives every worker a DNS name. `owners` are the NodeSets of the Controller, by name.
 pub fn build_service(namespace: &str, controller: &ControllerName, owners: &[&NodeSet]) -> Value {
@@ -59,15 +59,11 @@ pub fn build_disruption_budget(namespace: &str, controller: &ControllerName, own
 }
 
 /// Returns owner references without a controller.
-fn references(owners: &[&NodeSet]) -> Vec<Value> {
-    owners
-        .iter()
-        .map(|nodeset| {
-            let mut reference = json!(owner(*nodeset));
-            if let Value::Object(fields) = &mut reference {
-                fields.remove("controller");
-            }
-            reference
-        })
-        .collect()
+fn references(owners: &[&NodeSet]) -> Vec<Map<String, Value>> {
+    let reference = |nodeset: &&NodeSet| {
+        let mut reference = fields(json!(owner(*nodeset)));
+        reference.remove("controller");
+        reference
+    };
+    owners.iter().map(reference).collect()
 }

@@ -38,7 +38,7 @@ pub(super) fn reason(observed: &Observed, worker: Worker<'_>) -> Option<String> 
 /// Returns the conditions of a node that the operator is configured to propagate, if it has any.
 fn propagated(observed: &Observed, node: &Node) -> Option<String> {
     let conditions = node.status.as_ref()?.conditions.as_deref()?;
-    let texts = observed.propagated_conditions.iter().filter_map(|type_| {
+    let texts = observed.environment.propagated_conditions.iter().filter_map(|type_| {
         let mut conditions = conditions.iter();
         let condition = conditions.find(|one| one.type_ == *type_ && one.status == "True")?;
         let (reason, message) = (condition.reason.as_deref(), condition.message.as_deref());

@@ -63,7 +63,10 @@ pub(super) fn plan_deletion(observed: &Observed) -> Plan {
     if !released || !plan.effects.is_empty() || !plan.waits.is_empty() {
         return plan;
     }
-    let age = observed.empty_since.map(|since| observed.now.duration_since(since));
+    let age = observed
+        .environment
+        .empty_since
+        .map(|since| observed.now.duration_since(since));
     if count == 0 && !pods_stay && age.is_none_or(|age| age < SAVED_WITHIN) {
         plan.waits.push(Wait::Unwritten);
         plan.requeue = SAVED_WITHIN.try_into().ok();
@@ -213,7 +216,7 @@ mod tests {
         for (seconds, expected) in [(None, ""), (Some(5), ""), (Some(6), "let go")] {
             let set = terminating(nodeset(&json!({ "replicas": 1 })));
             let mut observed = observed(vec![slurm_key(), set, controller()], known(&[], &[]));
-            observed.empty_since = seconds.map(|seconds| observed.now - SignedDuration::from_secs(seconds));
+            observed.environment.empty_since = seconds.map(|seconds| observed.now - SignedDuration::from_secs(seconds));
             let plan = plan(&observed);
             assert_eq!(steps(&plan).join("; "), expected);
             assert_eq!(plan.waits.contains(&Wait::Unwritten), expected.is_empty());

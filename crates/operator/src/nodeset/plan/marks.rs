@@ -8,6 +8,7 @@ use api::{
     nodeset::ClaimRetention,
 };
 use kube::ResourceExt;
+use slurm::revision::Digest;
 
 use super::{Effect, MetadataPatch, Plan, Situation};
 use crate::nodeset::{
@@ -26,8 +27,7 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, situation: &Situation<'_>, p
     let mut wanted_annotations = given.annotations.unwrap_or_default();
     // The Kubernetes node decides about the topology.
     wanted_annotations.remove(annotations::TOPOLOGY);
-    let sssd_conf = blueprint.ssh.sssd_conf.as_deref();
-    let sssd_conf = sssd_conf.map(|bytes| build::sssd_conf_hash(Some(bytes)));
+    let sssd_conf = blueprint.sssd_conf.map(|bytes| Digest::of(bytes).to_string());
     for worker in situation.workers() {
         wanted_labels.insert(labels::POD_NAME.to_owned(), worker.name().to_owned());
         let labels = changed(&wanted_labels, worker.0.labels());

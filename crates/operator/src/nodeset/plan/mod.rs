@@ -48,7 +48,7 @@ pub use self::{
     stale_jobs::{Remedy, StaleJobs, stale_jobs, stale_jobs_reason},
 };
 use super::{
-    build::{self, Blueprint, SshFiles},
+    build::{self, Blueprint},
     observe::Observed,
 };
 use crate::{
@@ -294,21 +294,18 @@ pub fn plan(observed: &Observed) -> Plan {
         let extra = ssh.extra_sshd_config.as_deref().unwrap_or_default();
         build::render_sshd_config(extra)
     });
-    plan.ssh_config = sshd_config
-        .as_deref()
-        .map(|text| build::build_ssh_config_map(nodeset, text));
-    let ssh = SshFiles {
-        sshd_config,
-        sssd_conf: observed.sssd_conf.clone(),
-    };
+    let sshd_config = sshd_config.as_deref();
+    plan.ssh_config = sshd_config.map(|text| build::build_ssh_config_map(nodeset, text));
+
     let revision = revisions::plan_revision(observed);
     let blueprint = Blueprint {
         nodeset,
         controller,
-        images: &observed.images,
-        cluster_domain: &observed.cluster_domain,
+        images: &observed.environment.images,
+        cluster_domain: &observed.environment.cluster_domain,
         revision: &revision.hash,
-        ssh: &ssh,
+        sshd_config,
+        sssd_conf: observed.sssd_conf.as_deref(),
         slurm_key: observed.slurm_key.as_deref(),
     };
     plan_workers(observed, &blueprint, &mut plan);

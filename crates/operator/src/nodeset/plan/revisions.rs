@@ -36,7 +36,7 @@ pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
     let same = history.iter().rev().find_map(|revision| {
         let stored = revision.data.as_ref().map(|data| &data.0)?;
         let hash = build::hash_of(revision)?;
-        build::makes_same_pods(stored, &data, &observed.images).then_some((revision, hash.to_owned()))
+        build::makes_same_pods(stored, &data, &observed.environment.images).then_some((revision, hash.to_owned()))
     });
     let next = newest.saturating_add(1);
     let mut renumber = None;

@@ -105,10 +105,11 @@ proptest! {
         let blueprint = crate::nodeset::build::Blueprint {
             nodeset: &observed.nodeset,
             controller: observed.controller.as_deref().unwrap(),
-            images: &observed.images,
+            images: &observed.environment.images,
             cluster_domain: "cluster.local",
             revision: "x",
-            ssh: &crate::nodeset::build::SshFiles::default(),
+            sshd_config: None,
+            sssd_conf: None,
             slurm_key: None,
         };
         let place = crate::nodeset::build::Place::of_ordinal(&observed.nodeset, 7, None);

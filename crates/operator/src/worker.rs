@@ -1,18 +1,14 @@
 //! A worker pod: typed access to what its name, labels, annotations, spec and status say. Knows neither NodeSets nor Slurm's state.
 
-mod leaving;
-
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr, str::FromStr};
 
 use api::{
     keys::{annotations, labels},
     nodeset::ScalingMode,
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerState, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
-
-pub use self::leaving::{Cause, Leaving};
 
 /// Annotation of a worker whose Slurm node the operator has drained: since when the drain has been in force. If the node is no longer
 /// drained, an administrator resumed it.
@@ -66,28 +62,21 @@ impl<'a> Worker<'a> {
 
     /// Returns its node name in Slurm. `None` while a pod that is named after its Kubernetes node is unscheduled.
     pub fn slurm_name(self) -> Option<&'a str> {
-        let Some(spec) = &self.0.spec else {
-            return Some(self.name());
-        };
-        if spec.host_network == Some(true) {
-            return spec.node_name.as_deref().filter(|name| !name.is_empty());
+        if self.is_named_by_machine() {
+            return self.kubernetes_node();
         }
-        Some(
-            spec.hostname
-                .as_deref()
-                .filter(|name| !name.is_empty())
-                .unwrap_or(self.name()),
-        )
+        let hostname = self.spec().and_then(|spec| spec.hostname.as_deref());
+        Some(hostname.filter(|name| !name.is_empty()).unwrap_or(self.name()))
     }
 
     /// Whether slurmd registers under the host name of its machine, which may differ from the name of the Kubernetes node.
     pub fn is_named_by_machine(self) -> bool {
-        self.0.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true))
+        self.spec().is_some_and(|spec| spec.host_network == Some(true))
     }
 
     /// Whether it uses the PID namespace of its machine, so that jobs may outlive its containers.
     pub fn shares_machines_processes(self) -> bool {
-        self.0.spec.as_ref().is_some_and(|spec| spec.host_pid == Some(true))
+        self.spec().is_some_and(|spec| spec.host_pid == Some(true))
     }
 
     /// Returns the scaling mode it was created in; pods without the label predate the choice of a mode.
@@ -101,12 +90,8 @@ impl<'a> Worker<'a> {
     }
 
     pub fn kubernetes_node(self) -> Option<&'a str> {
-        self.0
-            .spec
-            .as_ref()?
-            .node_name
-            .as_deref()
-            .filter(|name| !name.is_empty())
+        let name = self.spec()?.node_name.as_deref()?;
+        Some(name).filter(|name| !name.is_empty())
     }
 
     /// Returns the suffix of the names of its claims.
@@ -118,12 +103,12 @@ impl<'a> Worker<'a> {
     /// Returns its address, if `other` is an address that it does not have. Host names are not compared: Slurm resolves them itself.
     pub fn address_instead_of(self, other: &str) -> Option<&'a str> {
         other.parse::<IpAddr>().ok()?;
-        let own = self.0.status.as_ref()?.pod_ip.as_deref()?;
+        let own = self.status()?.pod_ip.as_deref()?;
         (!self.has_address(other)).then_some(own)
     }
 
     pub fn has_address(self, other: &str) -> bool {
-        self.0.status.as_ref().is_some_and(|status| {
+        self.status().is_some_and(|status| {
             let mut all = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
             status.pod_ip.as_deref() == Some(other) || all.any(|address| address == other)
         })
@@ -140,14 +125,10 @@ impl<'a> Worker<'a> {
 
     /// Whether none of its containers runs. The kubelet may restart them unless the pod is terminating.
     pub fn has_ended(self) -> bool {
-        let status = self.0.status.as_ref();
-        let mut containers = status
-            .and_then(|status| status.container_statuses.as_ref())
-            .into_iter()
-            .flatten()
-            .peekable();
-        containers.peek().is_some()
-            && containers.all(|container| container.state.as_ref().is_some_and(|state| state.terminated.is_some()))
+        let containers = self.status().and_then(|status| status.container_statuses.as_deref());
+        let has_ended = |state: &ContainerState| state.terminated.is_some();
+        let containers = containers.unwrap_or_default();
+        !containers.is_empty() && containers.iter().all(|it| it.state.as_ref().is_some_and(has_ended))
     }
 
     /// Whether it is neither finished nor terminating.
@@ -169,30 +150,19 @@ impl<'a> Worker<'a> {
 
     /// Whether one of its containers may have run.
     pub fn may_have_started(self) -> bool {
-        let status = self.0.status.as_ref();
+        let lists = self.status().into_iter();
+        let lists = lists.flat_map(|status| [&status.container_statuses, &status.init_container_statuses]);
+        let has_started = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+        let mut containers = lists.flatten().flatten();
         self.phase() != Phase::Pending
-            || status.is_some_and(|status| {
-                let containers = status.container_statuses.iter().flatten();
-                let mut statuses = containers.chain(status.init_container_statuses.iter().flatten());
-                statuses.any(|container| {
-                    container.restart_count > 0
-                        || container
-                            .state
-                            .as_ref()
-                            .is_some_and(|state| state.running.is_some() || state.terminated.is_some())
-                })
-            })
+            || containers.any(|it| it.restart_count > 0 || it.state.as_ref().is_some_and(has_started))
     }
 
     pub fn ready_since(self) -> Option<Timestamp> {
-        let conditions = self.0.status.as_ref()?.conditions.as_ref()?;
+        let conditions = self.status()?.conditions.as_ref()?;
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
-        (ready.status == "True").then(|| {
-            ready
-                .last_transition_time
-                .as_ref()
-                .map_or(Timestamp::MIN, |time| time.0)
-        })
+        let since = ready.last_transition_time.as_ref();
+        (ready.status == "True").then(|| since.map_or(Timestamp::MIN, |time| time.0))
     }
 
     /// Whether it has been ready for `min_ready`.
@@ -223,12 +193,8 @@ impl<'a> Worker<'a> {
     }
 
     pub fn is_cordoned(self) -> bool {
-        [annotations::POD_CORDON, annotations::POD_CORDON_OLD]
-            .iter()
-            .any(|key| {
-                let value = self.annotation(key).unwrap_or_default();
-                matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")
-            })
+        let mut keys = [annotations::POD_CORDON, annotations::POD_CORDON_OLD].into_iter();
+        keys.any(|key| matches!(self.annotation(key), Some("1" | "t" | "T" | "true" | "TRUE" | "True")))
     }
 
     /// Returns why and since when it is leaving, if it was chosen to leave.
@@ -252,18 +218,120 @@ impl<'a> Worker<'a> {
     }
 
     pub fn label(self, key: &str) -> Option<&'a str> {
-        self.0.metadata.labels.as_ref()?.get(key).map(String::as_str)
+        self.0.labels().get(key).map(String::as_str)
     }
 
     pub fn annotation(self, key: &str) -> Option<&'a str> {
         self.0.annotations().get(key).map(String::as_str)
     }
 
+    fn spec(self) -> Option<&'a PodSpec> {
+        self.0.spec.as_ref()
+    }
+
+    fn status(self) -> Option<&'a PodStatus> {
+        self.0.status.as_ref()
+    }
+
     fn phase_text(self) -> &'a str {
-        self.0
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref())
-            .unwrap_or_default()
+        let phase = self.status().and_then(|status| status.phase.as_deref());
+        phase.unwrap_or_default()
+    }
+}
+
+/// Why a worker is leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// The NodeSet has more workers than desired.
+    ScaleIn,
+    /// It was created in the other scaling mode.
+    OtherMode,
+    /// Its Kubernetes node does not match the NodeSet.
+    Unfit,
+    /// It is of an older revision.
+    Update,
+    /// Its NodeSet is deleted.
+    Deletion,
+}
+
+impl Cause {
+    const ALL: [Self; 5] = [
+        Self::ScaleIn,
+        Self::OtherMode,
+        Self::Unfit,
+        Self::Update,
+        Self::Deletion,
+    ];
+
+    /// Returns the text in the annotation.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ScaleIn => "scale-in",
+            Self::OtherMode => "other-mode",
+            Self::Unfit => "unfit",
+            Self::Update => "update",
+            Self::Deletion => "deletion",
+        }
+    }
+
+    /// Returns the text in drain reasons and messages.
+    pub fn purpose(self) -> &'static str {
+        match self {
+            Self::ScaleIn => "scale-in",
+            Self::OtherMode => "another scaling mode",
+            Self::Unfit => "its Kubernetes node, where it should not be",
+            Self::Update => "an update",
+            Self::Deletion => "deletion of its NodeSet",
+        }
+    }
+}
+
+/// The annotation of a leaving worker. It is written before anything else happens, so that the next leader continues with the same
+/// worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    pub cause: Cause,
+    pub since: Timestamp,
+}
+
+impl fmt::Display for Leaving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:.0}", self.cause.as_str(), self.since)
+    }
+}
+
+impl FromStr for Leaving {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (cause, since) = text.split_once(' ').ok_or(())?;
+        let cause = Cause::ALL.into_iter().find(|known| known.as_str() == cause).ok_or(())?;
+        let since = since.parse().map_err(|_| ())?;
+        Ok(Self { cause, since })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_annotation_parses_what_it_displays() {
+        for cause in Cause::ALL {
+            let leaving = Leaving {
+                cause,
+                since: "2026-01-01T00:00:00Z".parse().unwrap(),
+            };
+            assert_eq!(leaving.to_string().parse(), Ok(leaving));
+        }
+        for text in [
+            "",
+            "update",
+            "update ",
+            "update yesterday",
+            "lunch 2026-01-01T00:00:00Z",
+        ] {
+            assert_eq!(text.parse::<Leaving>(), Err(()), "{text:?}");
+        }
     }
 }
