@@ -6,14 +6,13 @@ use api::{
     Controller,
     keys::{ON, annotations, labels},
 };
-use host::Host;
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use kube::ResourceExt as _;
 use serde_json::json;
 use tracing::info;
 
 use super::{
-    build::keys::{KEY_LENGTH, NewKey, build_key},
+    build::{KEY_LENGTH, build_key},
     plan::{Effect, Keep, Plan},
 };
 use crate::{
@@ -34,8 +33,12 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
         .follow_jobs(&key, &Follower::Controller, configuration.depends_on_slurm);
     let mut applied = Applied::default();
     for new in &plan.keys {
-        let made = create_key(context.clock.host(), writer, controller, new).await;
-        applied.note(made);
+        let mut bytes = vec![0; KEY_LENGTH];
+        context.clock.host().fill(&mut bytes);
+        info!(controller = %key, secret = %new.name, "generating a key");
+        // If the Secret exists already, its key is kept, and the next reconcile reads it.
+        let secret = build_key(&Parent::new(controller), new, bytes);
+        applied.note(writer.create(&secret).await);
     }
     for service in &plan.services {
         applied.note(writer.apply(service).await);
@@ -44,11 +47,16 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     for config_map in configuration.history.iter().chain(&configuration.config_maps) {
         configured &= applied.note(writer.apply(config_map).await);
     }
-    if let Some(set) = plan.stateful_set.as_ref().filter(|_| configured) {
-        applied.note(writer.apply(set).await);
+    let set = plan.stateful_set.as_ref().filter(|_| configured);
+    applied.apply(writer, set).await;
+    applied.apply(writer, plan.service_monitor.as_ref()).await;
+    if let Some(wake) = &configuration.wake_kubelet {
+        applied.note(wake_kubelet(writer, &key, wake).await);
     }
-    if let Some(monitor) = &plan.service_monitor {
-        applied.note(writer.apply(monitor).await);
+    match &configuration.delivery {
+        DeliveryChange::None => {}
+        DeliveryChange::Pause => context.clusters.pause_delivery(&key),
+        DeliveryChange::Deliver(wanted) => context.clusters.deliver(&key, (**wanted).clone()),
     }
     for effect in &plan.effects {
         let done = carry_out(context, writer, controller, &key, effect).await;
@@ -62,15 +70,13 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     applied
 }
 
-async fn create_key(host: &Host, writer: &Writer, controller: &Controller, new: &NewKey) -> Result<(), Error> {
-    let mut bytes = vec![0; KEY_LENGTH];
-    host.fill(&mut bytes);
-    info!(controller = %Key::of(controller), secret = %new.secret, "generating a key");
-    // If the Secret exists already, its key is kept, and the next reconcile reads it.
-    writer
-        .create(&build_key(&Parent::new(controller), new, bytes))
-        .await
-        .map(drop)
+/// Makes the kubelet refresh the mount of a revision that was sent in a ConfigMap.
+async fn wake_kubelet(writer: &Writer, key: &Key, wake: &WakeKubelet) -> Result<(), Error> {
+    let WakeKubelet { pod, uid, sequence } = wake;
+    info!(controller = %key, %pod, sequence, "annotating the pod so that the kubelet refreshes its mounts");
+    let noted = json!({ annotations::CANDIDATE: sequence.to_string() });
+    let patch = json!({ "metadata": { "uid": uid, "annotations": noted } });
+    writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await
 }
 
 async fn carry_out(
@@ -81,21 +87,12 @@ async fn carry_out(
     effect: &Effect,
 ) -> Result<(), Error> {
     match effect {
-        Effect::Deliver(DeliveryChange::None) => {}
-        Effect::Deliver(DeliveryChange::Pause) => context.clusters.pause_delivery(key),
-        Effect::Deliver(DeliveryChange::Deliver(wanted)) => context.clusters.deliver(key, (**wanted).clone()),
         Effect::WatchActive(candidates) => context.clusters.watch_active(key, candidates.clone()),
         Effect::LabelActive { pod, uid, active } => {
             info!(controller = %key, %pod, active, "labelling the pod as active or standby");
             let value = active.then_some(ON);
             // The UID prevents that a newer pod of this name gets the label.
             let patch = json!({ "metadata": { "uid": uid, "labels": { labels::CONTROLLER_ACTIVE: value } } });
-            writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;
-        }
-        Effect::WakeKubelet(WakeKubelet { pod, uid, sequence }) => {
-            info!(controller = %key, %pod, sequence, "annotating the pod so that the kubelet refreshes its mounts");
-            let noted = json!({ annotations::CANDIDATE: sequence.to_string() });
-            let patch = json!({ "metadata": { "uid": uid, "annotations": noted } });
             writer.patch_if_there::<Pod>(&key.namespace, pod, patch).await?;
         }
         Effect::DeleteStatefulSet { name, uid, why } => {

@@ -14,6 +14,7 @@ use api::Controller;
 use crate::{
     cluster::ExternalState,
     configuration::report::held_before,
+    references::References,
     runtime::{Change, Context, Error, Key, Outcome, Reconciler, State, Writer},
 };
 
@@ -22,12 +23,14 @@ use crate::{
 pub struct ControllerReconciler {
     context: Context,
     writer: Writer,
+    references: References<Controller>,
 }
 
 impl ControllerReconciler {
     pub fn new(context: Context) -> Self {
         Self {
             writer: Writer::new::<Controller>(&context),
+            references: references::references(),
             context,
         }
     }
@@ -38,7 +41,7 @@ impl Reconciler for ControllerReconciler {
     type Object = Controller;
 
     fn interested(&self, change: &Change) -> Vec<Key> {
-        references::interested(change, &self.context.caches)
+        self.references.affected(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {

@@ -76,27 +76,16 @@ pub(super) fn observe_objects(
     let config_maps = referenced_config_maps(&controller)
         .filter_map(|name| Some((name.to_owned(), caches.config_maps.get(&namespace, name)?)))
         .collect();
+    let config_map = |name: String| caches.config_maps.child_of(controller.as_ref(), &name);
     let stateful_set = caches
         .stateful_sets
         .child_of(controller.as_ref(), &names.stateful_set());
-    let config_map = |name: String| caches.config_maps.child_of(controller.as_ref(), &name);
-    let pods = stateful_set
-        .as_ref()
-        .and_then(|set| set.uid())
-        .map(|uid| caches.pods.owned_by(&uid))
-        .unwrap_or_default();
-    let node_sets: Vec<Arc<NodeSet>> = caches
-        .node_sets
-        .list(&namespace)
-        .into_iter()
-        .filter(|node_set| refers_to(node_set.as_ref(), &node_set.spec.controller_ref, &controller))
-        .collect();
-    let partitions: Vec<Arc<Partition>> = caches
-        .partitions
-        .list(&namespace)
-        .into_iter()
-        .filter(|partition| refers_to(partition.as_ref(), &partition.spec.controller_ref, &controller))
-        .collect();
+    let uid = stateful_set.as_ref().and_then(|set| set.uid());
+    let pods = uid.map(|uid| caches.pods.owned_by(&uid)).unwrap_or_default();
+    let mut node_sets = caches.node_sets.list(&namespace);
+    node_sets.retain(|node_set| refers_to(&node_set.spec.controller_ref, &controller));
+    let mut partitions = caches.partitions.list(&namespace);
+    partitions.retain(|partition| refers_to(&partition.spec.controller_ref, &controller));
     Observed {
         slurm_key: secret(controller.slurm_key()),
         jwt_key: secret(controller.jwt_key()),
@@ -134,24 +123,21 @@ fn observe_joining(node_sets: &[Arc<NodeSet>], partitions: &[Arc<Partition>], ca
     if !partitions.iter().any(|partition| has_mark(partition)) {
         return Vec::new();
     }
-    let of_set = |node_set: &Arc<NodeSet>| {
+    let mut joining = Vec::new();
+    for node_set in node_sets {
         let pods = node_set.uid().map(|uid| caches.pods.owned_by(&uid)).unwrap_or_default();
-        let name = node_set.slurm_name();
-        let workers = pods.into_iter().filter_map(move |pod| joining(&name, &pod));
-        workers.collect::<Vec<_>>()
-    };
-    node_sets.iter().flat_map(of_set).collect()
-}
-
-fn joining(node_set: &str, pod: &Pod) -> Option<Joining> {
-    let worker = Worker(pod);
-    // A pod without a node does not run.
-    worker.kubernetes_node().filter(|_| worker.is_active())?;
-    Some(Joining {
-        node_set: node_set.to_owned(),
-        node: worker.slurm_name()?.to_owned(),
-        since: slurmd_started(pod).unwrap_or_else(|| created(pod)),
-    })
+        for pod in &pods {
+            let worker = Worker(pod);
+            // A pod without a node does not run.
+            let runs = worker.is_active() && worker.kubernetes_node().is_some();
+            joining.extend(worker.slurm_name().filter(|_| runs).map(|node| Joining {
+                node_set: node_set.slurm_name(),
+                node: node.to_owned(),
+                since: slurmd_started(pod).unwrap_or_else(|| created(pod.as_ref())),
+            }));
+        }
+    }
+    joining
 }
 
 fn slurmd_started(pod: &Pod) -> Option<Timestamp> {
@@ -168,14 +154,11 @@ pub(super) fn referenced_config_maps(controller: &Controller) -> impl Iterator<I
     files.map(|reference| reference.name.as_str()).chain(jwks)
 }
 
-/// Whether an object with this reference belongs to this Controller. A reference into another namespace is ignored.
-pub(super) fn refers_to(object: &impl ResourceExt, reference: &ObjectRef, controller: &Controller) -> bool {
-    let own = object.namespace();
-    let elsewhere = reference
-        .namespace
-        .as_ref()
-        .is_some_and(|namespace| !namespace.is_empty() && Some(namespace) != own.as_ref());
-    !elsewhere && own == controller.namespace() && reference.name == controller.name_any()
+/// Whether a reference in the Controller's namespace is to this Controller. One into another namespace is ignored.
+fn refers_to(reference: &ObjectRef, controller: &Controller) -> bool {
+    let namespace = reference.namespace.as_ref().filter(|namespace| !namespace.is_empty());
+    let is_elsewhere = namespace.is_some() && namespace != controller.metadata.namespace.as_ref();
+    !is_elsewhere && reference.name == controller.name_any()
 }
 
 /// An older Controller that conflicts because of the cluster name: they would share an accounting database.

@@ -1,7 +1,5 @@
 //! Which Controllers a change affects.
 
-use std::sync::LazyLock;
-
 use api::{Accounting, Controller, NodeSet, Partition, keys::apps};
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
@@ -11,10 +9,10 @@ use k8s_openapi::api::{
 use super::observe::referenced_config_maps;
 use crate::{
     references::{References, keys_of},
-    runtime::{Caches, Change, Key, ServiceMonitor},
+    runtime::{Key, ServiceMonitor},
 };
 
-static REFERENCES: LazyLock<References<Controller>> = LazyLock::new(|| {
+pub(super) fn references() -> References<Controller> {
     References::<Controller>::new()
         .owns::<StatefulSet>()
         .owns::<Service>()
@@ -46,16 +44,13 @@ static REFERENCES: LazyLock<References<Controller>> = LazyLock::new(|| {
         })
         // Controllers with the same cluster name block each other until one is deleted or renamed.
         .on::<Controller>(|delta, caches| {
-            let controllers = caches.controllers.all().into_iter();
             let has_same_name =
                 |other: &Controller| delta.sides().any(|side| side.cluster_name() == other.cluster_name());
+            let mut controllers = caches.controllers.all();
+            controllers.retain(|controller| has_same_name(controller));
             controllers
-                .filter(|controller| has_same_name(controller))
+                .iter()
                 .map(|controller| Key::of(controller.as_ref()))
                 .collect()
         })
-});
-
-pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    REFERENCES.affected(change, caches)
 }

@@ -65,14 +65,17 @@ pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
 
 fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<DesiredCondition> {
     let ready = ready(observed, plan, failure);
+    let progressing = progressing(plan, &ready);
     let mut wanted = vec![
-        progressing(plan, &ready),
+        ready,
+        progressing,
         degraded(observed, plan, failure),
         config_applied(plan),
     ];
-    wanted.insert(0, ready);
     wanted.extend(supervised(observed));
-    wanted.extend(doubtful(plan));
+    // Content that Slurm accepts but that is probably a mistake.
+    let doubts = plan.configuration.doubts.iter().cloned();
+    wanted.extend(true_if_any(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, doubts));
     wanted.extend(drifted(observed, plan));
     wanted.extend(retained(plan));
     wanted.extend(remarks(
@@ -82,74 +85,90 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     wanted
 }
 
-fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> DesiredCondition {
-    if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
-        return DesiredCondition::false_(READY, failure.reason, with_findings(failure, &plan.findings));
-    }
-    if let Some(finding) = worst(&plan.findings).filter(|finding| finding.blocks > Blocks::Nothing) {
-        return DesiredCondition::false_(READY, finding.reason, blocking_messages(&plan.findings));
-    }
-    if let Some(failure) = failure.filter(|failure| failure.needs_a_person()) {
-        return DesiredCondition::false_(READY, failure.reason, failure.message.clone());
-    }
-    match &plan.configuration.state {
-        ConfigState::External => {
-            let message = match (
-                &observed.snapshot.external,
-                observed.inputs.controller.spec.external_address(),
-            ) {
-                (ExternalState::Polled(_), Some((host, port))) => {
-                    format!("external slurmctld responds at {host}:{port}")
-                }
-                _ => "slurmctld runs outside Kubernetes".to_owned(),
-            };
-            return DesiredCondition::true_(READY, reason::EXTERNAL, message);
-        }
+/// The condition with these lines, if there are any.
+fn true_if_any(
+    type_: &'static str,
+    reason: &'static str,
+    lines: impl Iterator<Item = String>,
+) -> Option<DesiredCondition> {
+    let message = lines.collect::<Vec<_>>().join("\n");
+    (!message.is_empty()).then(|| DesiredCondition::true_(type_, reason, message))
+}
+
+/// The messages of these findings, after the first message.
+fn messages<'a>(first: Option<&'a str>, findings: impl IntoIterator<Item = &'a Finding>) -> String {
+    let findings = findings.into_iter().map(|finding| finding.message.as_str());
+    first.into_iter().chain(findings).collect::<Vec<_>>().join("\n")
+}
+
+/// The reason of the worst finding that blocks something, and the messages of all of these.
+fn blocking(plan: &Plan) -> Option<(&'static str, String)> {
+    let blocks = |finding: &&Finding| finding.blocks > Blocks::Nothing;
+    let worst = worst(&plan.findings).filter(blocks)?;
+    Some((worst.reason, messages(None, plan.findings.iter().filter(blocks))))
+}
+
+/// Whether slurmctld does not run with the newest configuration, and will not without a change.
+fn is_stuck(state: &ConfigState) -> bool {
+    match state {
         ConfigState::Rejected { .. }
         | ConfigState::Retrying { .. }
         | ConfigState::Away { .. }
-        | ConfigState::Waiting { .. } => {
-            return DesiredCondition {
-                type_: READY,
-                ..config_applied(plan)
-            };
-        }
+        | ConfigState::Waiting { .. } => true,
         ConfigState::Unknown
+        | ConfigState::External
         | ConfigState::Written { .. }
         | ConfigState::Applied { .. }
         | ConfigState::Pushing { .. }
-        | ConfigState::Restarting { .. } => {}
+        | ConfigState::Restarting { .. } => false,
     }
-    let serving = observed
-        .inputs
-        .pods
-        .iter()
-        .find(|pod| pods::is_labelled_active(pod) && pods::is_ready(pod));
-    if let Some(pod) = serving {
-        return DesiredCondition::true_(
-            READY,
-            reason::READY,
-            format!("slurmctld is active in pod {}", pod.name_any()),
-        );
-    }
-    let trouble = observed.inputs.pods.iter().find_map(|pod| pods::trouble(pod));
-    let message = trouble.unwrap_or_else(|| "slurmctld's pod is not ready yet".to_owned());
-    DesiredCondition::false_(READY, reason::STARTING, message)
 }
 
-fn blocking_messages(findings: &[Finding]) -> String {
-    let blocking = findings.iter().filter(|finding| finding.blocks > Blocks::Nothing);
-    let messages: Vec<&str> = blocking.map(|finding| finding.message.as_str()).collect();
-    messages.join("\n")
+fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> DesiredCondition {
+    let not_ready = |reason, message| DesiredCondition::false_(READY, reason, message);
+    // Until a taken name is resolved, nothing else can be.
+    if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
+        return not_ready(failure.reason, messages(Some(&failure.message), &plan.findings));
+    }
+    if let Some((reason, message)) = blocking(plan) {
+        return not_ready(reason, message);
+    }
+    if let Some(failure) = failure.filter(|failure| failure.needs_a_person()) {
+        return not_ready(failure.reason, failure.message.clone());
+    }
+    let inputs = &observed.inputs;
+    if plan.configuration.state == ConfigState::External {
+        let message = match (&observed.snapshot.external, inputs.controller.spec.external_address()) {
+            (ExternalState::Polled(_), Some((host, port))) => format!("external slurmctld responds at {host}:{port}"),
+            _ => "slurmctld runs outside Kubernetes".to_owned(),
+        };
+        return DesiredCondition::true_(READY, reason::EXTERNAL, message);
+    }
+    if is_stuck(&plan.configuration.state) {
+        return DesiredCondition {
+            type_: READY,
+            ..config_applied(plan)
+        };
+    }
+    let mut serving = inputs
+        .pods
+        .iter()
+        .filter(|pod| pods::is_labelled_active(pod) && pods::is_ready(pod));
+    if let Some(pod) = serving.next() {
+        let message = format!("slurmctld is active in pod {}", pod.name_any());
+        return DesiredCondition::true_(READY, reason::READY, message);
+    }
+    let trouble = inputs.pods.iter().find_map(|pod| pods::trouble(pod));
+    let message = trouble.unwrap_or_else(|| "slurmctld's pod is not ready yet".to_owned());
+    not_ready(reason::STARTING, message)
 }
 
 fn progressing(plan: &Plan, ready: &DesiredCondition) -> DesiredCondition {
-    let config = config_applied(plan);
     match &plan.configuration.state {
         ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => DesiredCondition {
             type_: PROGRESSING,
             status: ConditionStatus::True,
-            ..config
+            ..config_applied(plan)
         },
         _ if ready.status != ConditionStatus::True && ready.reason == reason::STARTING => {
             DesiredCondition::true_(PROGRESSING, reason::STARTING, ready.message.clone())
@@ -158,58 +177,34 @@ fn progressing(plan: &Plan, ready: &DesiredCondition) -> DesiredCondition {
     }
 }
 
-/// A taken name comes first: until it is resolved, nothing else can be.
-fn with_findings(failure: &Failure, findings: &[Finding]) -> String {
-    let findings = findings.iter().map(|finding| finding.message.as_str());
-    let messages: Vec<&str> = std::iter::once(failure.message.as_str()).chain(findings).collect();
-    messages.join("\n")
-}
-
 fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> DesiredCondition {
-    if let Some(failure) = failure.filter(|failure| failure.is_name_taken()) {
-        return DesiredCondition::true_(DEGRADED, failure.reason, with_findings(failure, &plan.findings));
-    }
-    if let Some(message) = key_mismatch(observed)
-        && worst(&plan.findings).is_none_or(|finding| finding.blocks == Blocks::Nothing)
-    {
-        let findings = plan.findings.iter().map(|finding| finding.message.clone());
-        let messages: Vec<String> = std::iter::once(message).chain(findings).collect();
-        return DesiredCondition::true_(DEGRADED, KEY_MISMATCH, messages.join("\n"));
-    }
-    if let Some(finding) = worst(&plan.findings) {
-        let messages: Vec<&str> = plan.findings.iter().map(|finding| finding.message.as_str()).collect();
-        return DesiredCondition::true_(DEGRADED, finding.reason, messages.join("\n"));
-    }
-    if let Some(failure) = failure {
-        return DesiredCondition::true_(DEGRADED, failure.reason, failure.message.clone());
-    }
-    if matches!(
-        plan.configuration.state,
-        ConfigState::Rejected { .. }
-            | ConfigState::Retrying { .. }
-            | ConfigState::Away { .. }
-            | ConfigState::Waiting { .. }
-    ) {
-        return DesiredCondition {
-            type_: DEGRADED,
-            status: ConditionStatus::True,
-            ..config_applied(plan)
-        };
-    }
-    match agentless(observed) {
-        Some(message) => DesiredCondition::true_(DEGRADED, reason::AGENT_MISSING, message),
-        None => DesiredCondition::false_(DEGRADED, reason::HEALTHY, ""),
-    }
+    let is_blocked = blocking(plan).is_some();
+    let taken = failure.filter(|failure| failure.is_name_taken());
+    let mismatch = key_mismatch(observed).filter(|_| !is_blocked);
+    let (reason, message) = if let Some(failure) = taken {
+        (failure.reason, messages(Some(&failure.message), &plan.findings))
+    } else if let Some(mismatch) = mismatch {
+        (KEY_MISMATCH, messages(Some(&mismatch), &plan.findings))
+    } else if let Some(finding) = worst(&plan.findings) {
+        (finding.reason, messages(None, &plan.findings))
+    } else if let Some(failure) = failure {
+        (failure.reason, failure.message.clone())
+    } else if is_stuck(&plan.configuration.state) {
+        let config = config_applied(plan);
+        (config.reason, config.message)
+    } else if let Some(message) = agentless(observed) {
+        (reason::AGENT_MISSING, message)
+    } else {
+        return DesiredCondition::false_(DEGRADED, reason::HEALTHY, "");
+    };
+    DesiredCondition::true_(DEGRADED, reason, message)
 }
 
 /// Known key mismatches, found here or by the Accounting, which knows whether slurmdbd refuses slurmctld.
 fn key_mismatch(observed: &Observed) -> Option<String> {
-    let accounting = observed
-        .inputs
-        .accounting
-        .as_ref()
-        .and_then(|accounting| accounting.status.as_ref());
-    let conditions = accounting.iter().flat_map(|status| &status.conditions);
+    let accounting = observed.inputs.accounting.as_ref();
+    let status = accounting.and_then(|accounting| accounting.status.as_ref());
+    let conditions = status.iter().flat_map(|status| &status.conditions);
     let reported = conditions
         .filter(|condition| condition.type_ == DEGRADED && condition.reason == KEY_MISMATCH)
         .map(|condition| condition.message.clone())
@@ -219,134 +214,103 @@ fn key_mismatch(observed: &Observed) -> Option<String> {
 }
 
 fn config_applied(plan: &Plan) -> DesiredCondition {
-    match &plan.configuration.state {
-        ConfigState::Unknown => {
-            let message = blocking_messages(&plan.findings);
-            match worst(&plan.findings).filter(|finding| finding.blocks > Blocks::Nothing) {
-                Some(finding) => DesiredCondition::false_(CONFIG_APPLIED, finding.reason, message),
-                None => DesiredCondition::unknown(
-                    CONFIG_APPLIED,
-                    reason::STARTING,
-                    "the configuration has not been built yet",
-                ),
+    let (reason, message) = match &plan.configuration.state {
+        ConfigState::Unknown => match blocking(plan) {
+            Some(blocking) => blocking,
+            None => {
+                let message = "the configuration has not been built yet";
+                return DesiredCondition::unknown(CONFIG_APPLIED, reason::STARTING, message);
             }
-        }
+        },
         ConfigState::External => {
             let ours = "the operator does not manage the configuration of an external slurmctld";
             let message = match plan.ignored.join(", ") {
                 none if none.is_empty() => ours.to_owned(),
                 ignored => format!("{ours}, so these have no effect: {ignored}; write them into the files there"),
             };
-            DesiredCondition::unknown(CONFIG_APPLIED, reason::EXTERNAL, message)
+            return DesiredCondition::unknown(CONFIG_APPLIED, reason::EXTERNAL, message);
         }
-        ConfigState::Written { sequence, digest } => DesiredCondition::false_(
-            CONFIG_APPLIED,
+        ConfigState::Written { sequence, digest } => (
             reason::WRITTEN,
             format!("revision {sequence} ({digest}) is written for slurmctld's pod to start with"),
         ),
         ConfigState::Applied { sequence, digest, pod } => {
             let runs =
                 format!("slurmctld in pod {pod} runs with revision {sequence} ({digest}), according to its agent");
-            match held(plan) {
-                Some((reason, held)) => DesiredCondition::false_(CONFIG_APPLIED, reason, format!("{held}\n{runs}")),
-                None => DesiredCondition::true_(CONFIG_APPLIED, reason::APPLIED, runs),
-            }
+            let held = &plan.configuration.held;
+            let Some(first) = held.first() else {
+                return DesiredCondition::true_(CONFIG_APPLIED, reason::APPLIED, runs);
+            };
+            let held = held
+                .iter()
+                .map(|Held { source, why, .. }| format!("{source} is held at its last good version: {why}"));
+            (first.reason, held.chain([runs]).collect::<Vec<_>>().join("\n"))
         }
-        ConfigState::Pushing { digest, pod } => DesiredCondition::false_(
-            CONFIG_APPLIED,
+        ConfigState::Pushing { digest, pod } => (
             reason::PUSHING,
             format!("the configuration {digest} is being sent to the agent of pod {pod}"),
         ),
-        ConfigState::Waiting { digest, pod, why } => DesiredCondition::false_(
-            CONFIG_APPLIED,
+        ConfigState::Waiting { digest, pod, why } => (
             reason::SLURMCTLD_AWAY,
             format!("the configuration {digest} is in pod {pod}, and slurmctld does not run with it yet: {why}"),
         ),
-        ConfigState::Away { digest, why, sent } => DesiredCondition::false_(
-            CONFIG_APPLIED,
+        ConfigState::Away {
+            digest,
+            why,
+            sent: None,
+        } => (
             reason::AGENT_AWAY,
-            match sent {
-                None => format!(
-                    "the configuration {digest} waits, and slurmctld keeps the current one, because its agent cannot be reached: {why}; see the log of the container reconfigure"
-                ),
-                Some(sequence) => format!(
-                    "the configuration {digest} was sent as revision {sequence} in a ConfigMap, because the agent cannot be reached: {why}; the result is known when it can be reached, or from the log of the container reconfigure"
-                ),
-            },
+            format!(
+                "the configuration {digest} waits, and slurmctld keeps the current one, because its agent cannot be reached: {why}; see the log of the container reconfigure"
+            ),
         ),
-        ConfigState::Retrying { digest, pod, why } => DesiredCondition::false_(
-            CONFIG_APPLIED,
+        ConfigState::Away {
+            digest,
+            why,
+            sent: Some(sequence),
+        } => (
+            reason::AGENT_AWAY,
+            format!(
+                "the configuration {digest} was sent as revision {sequence} in a ConfigMap, because the agent cannot be reached: {why}; the result is known when it can be reached, or from the log of the container reconfigure"
+            ),
+        ),
+        ConfigState::Retrying { digest, pod, why } => (
             reason::RETRYING,
             format!(
                 "the configuration {digest} is retried, and slurmctld keeps the current one, because the agent of pod {pod} could not apply it: {why}"
             ),
         ),
-        ConfigState::Rejected { pod, rejection } => {
-            DesiredCondition::false_(CONFIG_APPLIED, reason::CONFIG_REJECTED, rejected(pod, rejection))
-        }
-        ConfigState::Restarting { digest } => DesiredCondition::false_(
-            CONFIG_APPLIED,
+        ConfigState::Rejected { pod, rejection } => (reason::CONFIG_REJECTED, rejected(pod, rejection)),
+        ConfigState::Restarting { digest } => (
             reason::PUSHING,
             format!("slurmctld is restarted with the configuration {digest}, as spec.configUpdate requires"),
         ),
-    }
-}
-
-/// Warnings about content that Slurm accepts but that is probably a mistake.
-fn doubtful(plan: &Plan) -> Option<DesiredCondition> {
-    let message = plan.configuration.doubts.join("\n");
-    (!message.is_empty()).then(|| DesiredCondition::true_(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, message))
+    };
+    DesiredCondition::false_(CONFIG_APPLIED, reason, message)
 }
 
 /// Manual states of partitions without an object.
 fn drifted(observed: &Observed, plan: &Plan) -> Option<DesiredCondition> {
-    let has_object = |name: &String| {
-        observed
-            .inputs
-            .partitions
-            .iter()
-            .any(|partition| partition.slurm_name() == *name)
-    };
-    let closed = plan
-        .configuration
-        .manual_states
-        .iter()
-        .filter(|(name, _)| !has_object(name));
-    let lines: Vec<String> = closed
-        .map(|(name, ManualState { state, wanted, since })| {
-            format!(
-                "partition {name} was set to {state} manually in Slurm, where {wanted} is wanted (known since {since}); it is kept, also across restarts; open it with `scontrol update PartitionName={name} State={wanted}`, or set another State in its source"
-            )
-        })
-        .collect();
-    (!lines.is_empty()).then(|| DesiredCondition::true_(DRIFTED, reason::CLOSED_BY_HAND, lines.join("\n")))
+    let partitions = &observed.inputs.partitions;
+    let has_object = |name: &String| partitions.iter().any(|partition| partition.slurm_name() == *name);
+    let states = plan.configuration.manual_states.iter();
+    let closed = states.filter(|(name, _)| !has_object(name));
+    let lines = closed.map(|(name, ManualState { state, wanted, since })| {
+        format!(
+            "partition {name} was set to {state} manually in Slurm, where {wanted} is wanted (known since {since}); it is kept, also across restarts; open it with `scontrol update PartitionName={name} State={wanted}`, or set another State in its source"
+        )
+    });
+    true_if_any(DRIFTED, reason::CLOSED_BY_HAND, lines)
 }
 
 /// Partitions without an owner that are kept for their jobs.
 fn retained(plan: &Plan) -> Option<DesiredCondition> {
-    let lines: Vec<String> = plan
-        .configuration
-        .retained
-        .iter()
-        .map(|name| {
-            format!(
-                "partition {name} was removed and has jobs: it accepts no new ones, and is deleted automatically when they have ended; `squeue --partition={name}` lists them"
-            )
-        })
-        .collect();
-    (!lines.is_empty()).then(|| DesiredCondition::true_(PARTITION_RETAINED, reason::WAITS_FOR_JOBS, lines.join("\n")))
-}
-
-/// The inputs that are not in the newest configuration as written, and the first reason.
-fn held(plan: &Plan) -> Option<(&'static str, String)> {
-    let first = plan.configuration.held.first()?;
-    let lines: Vec<String> = plan
-        .configuration
-        .held
-        .iter()
-        .map(|Held { source, why, .. }| format!("{source} is held at its last good version: {why}"))
-        .collect();
-    Some((first.reason, lines.join("\n")))
+    let lines = plan.configuration.retained.iter().map(|name| {
+        format!(
+            "partition {name} was removed and has jobs: it accepts no new ones, and is deleted automatically when they have ended; `squeue --partition={name}` lists them"
+        )
+    });
+    true_if_any(PARTITION_RETAINED, reason::WAITS_FOR_JOBS, lines)
 }
 
 fn rejected(pod: &str, rejection: &Rejection) -> String {
@@ -428,11 +392,6 @@ fn agentless(observed: &Observed) -> Option<String> {
 }
 
 fn conditions_of(observed: &Observed) -> &[Condition] {
-    observed
-        .inputs
-        .controller
-        .status
-        .as_ref()
-        .map(|status| status.conditions.as_slice())
-        .unwrap_or_default()
+    let status = observed.inputs.controller.status.as_ref();
+    status.map(|status| status.conditions.as_slice()).unwrap_or_default()
 }

@@ -1,5 +1,7 @@
 //! Carries out a plan.
 
+use std::time::Duration;
+
 use api::{Partition, keys::PARTITION_FINALIZER};
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -7,10 +9,9 @@ use slurm::agent::Restored;
 use tracing::info;
 
 use super::{
-    external::{
-        apply::{Done, Session},
-        channel::Reach,
-    },
+    NEXT_POLL,
+    external::{apply::Session, channel::Reach},
+    memory::Memories,
     observe::Observed,
     plan::{Effect, Plan},
 };
@@ -19,69 +20,78 @@ use crate::{
     runtime::{Applied, Context, Error, Key, Writer},
 };
 
-/// The results of the effects.
-#[derive(Debug, Default)]
-pub(super) struct Results {
-    pub(super) applied: Applied,
-    /// The state of the Partition in an external slurmctld after an order was sent.
-    pub(super) external: Option<Done>,
-    /// The keys that were sent again, and the result.
-    pub(super) restored: Option<(Vec<String>, Restored)>,
-}
-
-pub(super) async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Results {
-    let partition = observed.partition.as_ref();
-    let cluster = observed.cluster();
-    let session = match &observed.external {
+/// Carries out the effects, and brings `observed` to the state after them. Returns also when to reconcile again.
+pub(super) async fn apply(
+    context: &Context,
+    writer: &Writer,
+    memories: &Memories,
+    observed: &mut Observed,
+    plan: Plan,
+) -> (Applied, Vec<Duration>) {
+    let Observed {
+        partition,
+        cluster,
+        external,
+        report,
+        found,
+        ..
+    } = observed;
+    let partition = partition.as_ref();
+    let key = Key::of(partition);
+    let before = report.clone().unwrap_or_default();
+    let session = match external {
         Some(Reach::Reached(reached)) => Some(Session {
             context,
             writer,
             partition,
-            controller: &cluster,
+            controller: cluster,
             reached,
+            before: &before,
         }),
         _ => None,
     };
-    let mut results = Results::default();
-    if let Some(why) = &plan.stays {
-        context.events.normal(partition, "LeftAsItIs", why.clone());
+    let mut applied = Applied::default();
+    let mut again = Vec::from_iter(plan.again);
+    if let Some(why) = plan.stays {
+        context.events.normal(partition, "LeftAsItIs", why);
     }
-    for effect in &plan.effects {
-        let done = match effect {
-            Effect::AddFinalizer => {
-                let finalizers = partition.finalizers().iter().cloned();
-                write_finalizers(
-                    writer,
-                    partition,
-                    finalizers.chain([PARTITION_FINALIZER.to_owned()]).collect(),
-                )
-                .await
-            }
-            Effect::RemoveFinalizer => {
-                let finalizers = partition.finalizers().iter().cloned();
-                let others = finalizers.filter(|finalizer| finalizer != PARTITION_FINALIZER);
-                write_finalizers(writer, partition, others.collect()).await
+    for effect in plan.effects {
+        let done = match &effect {
+            Effect::AddFinalizer | Effect::RemoveFinalizer => {
+                write_finalizers(writer, partition, effect == Effect::AddFinalizer).await
             }
             Effect::CancelJobs(jobs) => {
                 for job in jobs {
-                    match context.clusters.command_job(&cluster, job, JobOrder::Cancel).await {
+                    match context.clusters.command_job(cluster, job, JobOrder::Cancel).await {
                         Ok(()) | Err(CommandError::NotFound(_)) => {}
-                        Err(error) => drop(results.applied.note(Err::<(), Error>(Error::other(error)))),
+                        Err(error) => drop(applied.note(Err::<(), Error>(Error::other(error)))),
                     }
                 }
                 continue;
             }
             Effect::External(effect) => match session {
-                Some(session) => session.apply(effect).await.map(|done| results.external = Some(done)),
+                Some(session) => session.apply(effect).await.map(|done| {
+                    *report = Some(done.report);
+                    again.extend(done.again);
+                    memories.with(&key, |memory| memory.refusal = done.refusal);
+                }),
                 None => Ok(()),
             },
-            Effect::Restore(keys) => restore(context, &cluster, partition, keys, session)
+            Effect::Restore(keys) => restore(context, cluster, partition, keys, session)
                 .await
-                .map(|restored| results.restored = Some((keys.clone(), restored))),
+                .map(|restored| {
+                    again.push(NEXT_POLL);
+                    let now = context.clock.now();
+                    memories.with(&key, |memory| {
+                        if let Some(baseline) = &mut memory.baseline {
+                            baseline.note_restored(found, keys, &restored, now);
+                        }
+                    });
+                }),
         };
-        results.applied.note(done);
+        applied.note(done);
     }
-    results
+    (applied, again)
 }
 
 async fn restore(
@@ -100,17 +110,17 @@ async fn restore(
     restored.map_err(Error::other)
 }
 
-async fn write_finalizers(writer: &Writer, partition: &Partition, finalizers: Vec<String>) -> Result<(), Error> {
+async fn write_finalizers(writer: &Writer, partition: &Partition, with_own: bool) -> Result<(), Error> {
     let meta = &partition.metadata;
+    let finalizers = partition.finalizers().iter().map(String::as_str);
+    let others = finalizers.filter(|finalizer| *finalizer != PARTITION_FINALIZER);
+    let all: Vec<&str> = others.chain(with_own.then_some(PARTITION_FINALIZER)).collect();
     // The list is written as a whole, so it must not have changed in the meantime.
     let patch = json!({ "metadata": {
         "uid": meta.uid,
         "resourceVersion": meta.resource_version,
-        "finalizers": finalizers,
+        "finalizers": all,
     } });
-    let namespace = partition.namespace().unwrap_or_default();
-    writer
-        .patch::<Partition>(&namespace, &partition.name_any(), patch)
-        .await
-        .map(drop)
+    let Key { namespace, name } = Key::of(partition);
+    writer.patch::<Partition>(&namespace, &name, patch).await.map(drop)
 }

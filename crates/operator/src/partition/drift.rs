@@ -1,23 +1,33 @@
-//! Finds manual changes other than the state: values that differ from those after the operator's last change.
+//! Finds manual changes other than the state, and decides which of them are reverted. Pure.
+//!
+//! A manual change is a value that differs from the one after the operator's last change. Each value is reverted once: a
+//! value that is set again is intended, or set by a program that would do so forever.
 
 use std::collections::BTreeMap;
 
 use api::{
     Partition,
-    partition::{Drift, DriftSettled},
+    partition::{Drift, DriftPolicy, DriftSettled},
 };
 use jiff::Timestamp;
 use slurm::{
     Number,
+    agent::Restored,
     conf::{self, Settings},
     rpc::{PartitionUpdate, plan_partition_update},
 };
 
 use super::{
-    plan::View,
-    restore::RestoreOutcome,
-    rules::line::{settings_in, strictness},
+    observe::Observed,
+    rules::line::{PartitionLine, settings_in, strictness},
 };
+use crate::cluster::partition_reports::PartitionReport;
+
+/// How many reverted values are remembered. Beyond this another program manages them, and drift is only reported.
+const LIMIT: usize = 16;
+
+/// By key: the value that could not be reverted, and why.
+type Stuck = BTreeMap<String, (String, String)>;
 
 /// Slurm's values of a Partition just after it had received its line.
 #[derive(Debug)]
@@ -26,8 +36,7 @@ pub(super) struct Baseline {
     settings: BTreeMap<&'static str, String>,
     /// When settings were last reverted to the line. An earlier response of Slurm is stale.
     restored_at: Option<Timestamp>,
-    /// By key: the value that could not be reverted, and why.
-    stuck: BTreeMap<String, (String, String)>,
+    stuck: Stuck,
 }
 
 /// The known manual changes.
@@ -35,50 +44,48 @@ pub(super) struct Baseline {
 pub(super) struct Found {
     /// Values that differ in Slurm (`Reported`), and values reverted since the line became this one (`Reverted`).
     pub(super) drift: Vec<Drift>,
-    /// By key: why it cannot be reverted.
-    pub(super) stuck: BTreeMap<String, String>,
+    pub(super) stuck: Stuck,
     /// Whether Slurm was polled after the operator's last change. Otherwise this is the former result.
     pub(super) is_fresh: bool,
 }
 
 impl Baseline {
     /// Finds where Slurm differs from the baseline, which the first call creates. A known difference keeps its time.
-    pub(super) fn find_drift(baseline: &mut Option<Self>, view: &View) -> Found {
-        let before = view.partition.status.as_ref();
+    pub(super) fn find_drift(baseline: &mut Option<Self>, observed: &Observed) -> Found {
+        let before = observed.partition.status.as_ref();
+        let known_line = before.and_then(|status| status.line.as_deref());
+        let line = observed.report.as_ref().and_then(|report| report.line.as_ref());
+        let is_same_line = line.is_none_or(|line| known_line == Some(line.whole().as_str()));
         // The Controller reports manual states.
         let known = before.iter().flat_map(|status| &status.drift);
-        let known_line = before.and_then(|status| status.line.as_deref());
-        let report = view.report.as_ref();
-        let is_same_line = report
-            .and_then(|report| report.line.as_ref())
-            .is_none_or(|line| known_line == Some(line.whole().as_str()));
         let known: Vec<&Drift> = known
             .filter(|drift| drift.settled != DriftSettled::Kept)
-            .filter(|drift| is_same_line || drift.settled != DriftSettled::Reverted)
+            .filter(|drift| is_same_line || !is_reverted(drift))
             .collect();
         let as_before = || Found {
             drift: known.iter().map(|drift| (*drift).clone()).collect(),
             ..Found::default()
         };
-        let Some((line, now, at)) = live_settings(view) else {
+        let Some((report, line, listed, at)) = live(observed) else {
             return as_before();
         };
+        let (written, line) = (&line.state, line.whole());
+        let now: BTreeMap<&'static str, String> = listed.settings().into_iter().collect();
         let baseline = baseline.get_or_insert_with(|| {
             // An earlier leader may have seen other values.
-            let line = known_line.unwrap_or(&line).to_owned();
-            Baseline::begin(line, with_wanted(&now, &known))
+            Self::begin(known_line.unwrap_or(&line), now.clone(), known.iter().copied())
         });
         if baseline.restored_at.is_some_and(|restored| restored >= at) {
             return as_before();
         }
         if baseline.line != line {
             // A manual change is kept if the new line does not change its key and slurmctld has not read the line.
+            let value_in = |line: &str, key: &str| settings_in(line).get(&conf::Key::new(key)).cloned();
             let manual = known.iter().copied().filter(|drift| {
                 let is_live = now.get(drift.key.as_str()).is_some_and(|live| *live == drift.live);
                 is_live && value_in(&baseline.line, &drift.key) == value_in(&line, &drift.key)
             });
-            let manual: Vec<&Drift> = manual.collect();
-            *baseline = Baseline::begin(line.clone(), with_wanted(&now, &manual));
+            *baseline = Self::begin(&line, now.clone(), manual);
         }
         let reported = |setting: &str, wanted: &str, live: &str| {
             let mut known = known.iter().filter(|drift| drift.settled == DriftSettled::Reported);
@@ -95,48 +102,105 @@ impl Baseline {
             let wanted = baseline.settings.get(setting)?;
             (wanted != live).then(|| reported(setting, wanted, live))
         });
-        let opened = opened(view).map(|(wanted, live)| reported("State", &wanted, &live));
-        let differs: Vec<Drift> = opened.into_iter().chain(changed).collect();
-        let is_stuck = |key: &str, live: &str| differs.iter().any(|drift| drift.key == key && drift.live == live);
-        baseline.stuck.retain(|key, (live, _)| is_stuck(key, live));
-        let stuck = baseline.stuck.iter();
-        let stuck = stuck.map(|(key, (_, why))| (key.clone(), why.clone())).collect();
-        let reverted = known.iter().filter(|drift| drift.settled == DriftSettled::Reverted);
+        // The Controller handles closed partitions. If one was closed manually before, opening it lifts the manual state.
+        let state = listed.state.to_string();
+        let is_opened = report.manual_state.is_none()
+            && state != *written
+            && strictness(&state).is_some()
+            && strictness(&state) <= strictness(written);
+        let opened = is_opened.then(|| reported("State", written, &state));
+        let mut drift: Vec<Drift> = opened.into_iter().chain(changed).collect();
+        let differs = |key: &str, live: &str| drift.iter().any(|drift| drift.key == key && drift.live == live);
+        baseline.stuck.retain(|key, (live, _)| differs(key, live));
+        drift.extend(known.into_iter().filter(|drift| is_reverted(drift)).cloned());
         Found {
-            drift: differs
-                .into_iter()
-                .chain(reverted.map(|drift| (*drift).clone()))
-                .collect(),
-            stuck,
+            drift,
+            stuck: baseline.stuck.clone(),
             is_fresh: true,
         }
     }
 
-    /// Records that settings were sent again. The baseline is kept: they may change again before the next poll.
-    pub(super) fn note_restored(&mut self, at: Timestamp, outcome: &RestoreOutcome) {
+    /// Records that these keys were sent to slurmctld again. The baseline is kept: they may change again before the next
+    /// poll.
+    pub(super) fn note_restored(&mut self, found: &mut Found, keys: &[String], restored: &Restored, at: Timestamp) {
         self.restored_at = Some(at);
-        self.stuck.extend(outcome.stuck.clone());
-        for (key, live) in &outcome.same {
-            if let Some(value) = self.settings.get_mut(key.as_str()) {
-                value.clone_from(live);
+        let all = std::mem::take(&mut found.drift).into_iter();
+        let (before, mut drift): (Vec<Drift>, Vec<Drift>) = all.partition(is_reverted);
+        drift.retain_mut(|drift| {
+            let Drift { key, live, settled, .. } = drift;
+            if !keys.contains(key) {
+                return true;
             }
-        }
+            if let Some(why) = restored.left.get(key) {
+                self.stuck.insert(key.clone(), (live.clone(), why.clone()));
+            } else {
+                *settled = DriftSettled::Reverted;
+            }
+            // A live value that equals the files was being applied when it was polled.
+            if restored.same.contains(key) {
+                if let Some(value) = self.settings.get_mut(key.as_str()) {
+                    value.clone_from(live);
+                }
+                return false;
+            }
+            // A value that is reverted repeatedly is listed once.
+            !(is_reverted(drift) && before.iter().any(|other| is_same(other, drift)))
+        });
+        let forgotten = (before.len() + drift.len()).saturating_sub(LIMIT).min(before.len());
+        drift.extend(before.into_iter().skip(forgotten));
+        found.drift = drift;
+        found.stuck.clone_from(&self.stuck);
     }
 
-    /// `settings` is Slurm's first response, which may contain a manual change: the line takes precedence.
-    fn begin(line: String, mut settings: BTreeMap<&'static str, String>) -> Self {
-        for (key, written) in numbers_in(&line) {
+    /// `settings` is Slurm's first response, which may contain manual changes: the known ones are replaced by the wanted
+    /// values, and the line takes precedence.
+    fn begin<'a>(
+        line: &str,
+        mut settings: BTreeMap<&'static str, String>,
+        known: impl Iterator<Item = &'a Drift>,
+    ) -> Self {
+        let known = known.map(|drift| (drift.key.as_str(), drift.wanted.clone()));
+        for (key, wanted) in known.chain(numbers_in(line)) {
             if let Some(value) = settings.get_mut(key) {
-                *value = written;
+                *value = wanted;
             }
         }
         Self {
-            line,
+            line: line.to_owned(),
             settings,
             restored_at: None,
             stuck: BTreeMap::new(),
         }
     }
+}
+
+/// Returns the keys to revert to the Partition's line.
+pub(super) fn plan_restore(observed: &Observed) -> Vec<String> {
+    let partition = observed.partition.as_ref();
+    let Found { drift, stuck, is_fresh } = &observed.found;
+    let reverted: Vec<&Drift> = drift.iter().filter(|drift| is_reverted(drift)).collect();
+    let is_wanted = |drift: &Drift| match partition.spec.drift_policy() {
+        DriftPolicy::Revert => reverted.len() < LIMIT && !reverted.iter().any(|other| is_same(other, drift)),
+        DriftPolicy::RevertAll => true,
+        DriftPolicy::Report | DriftPolicy::Other(_) => false,
+    };
+    if !is_fresh || partition.metadata.deletion_timestamp.is_some() {
+        return Vec::new();
+    }
+    let restored = drift
+        .iter()
+        .filter(|drift| !is_reverted(drift) && !stuck.contains_key(&drift.key))
+        .filter(|drift| drift.key != "State" || strictness(&drift.live) < strictness(&drift.wanted))
+        .filter(|drift| is_wanted(drift));
+    restored.map(|drift| drift.key.clone()).collect()
+}
+
+pub(super) fn is_reverted(drift: &Drift) -> bool {
+    drift.settled == DriftSettled::Reverted
+}
+
+fn is_same(one: &Drift, other: &Drift) -> bool {
+    one.key == other.key && one.live == other.live
 }
 
 /// Since when the manual state is known.
@@ -146,64 +210,32 @@ pub(super) fn kept_since(partition: &Partition, state: &str) -> Option<String> {
     kept.since.instant().map(|since| format!("{since:.3}"))
 }
 
-/// Slurm's values, with known manual changes replaced by the wanted values.
-fn with_wanted(now: &BTreeMap<&'static str, String>, drift: &[&Drift]) -> BTreeMap<&'static str, String> {
-    let mut settings = now.clone();
-    for drift in drift {
-        if let Some(value) = settings.get_mut(drift.key.as_str()) {
-            value.clone_from(&drift.wanted);
-        }
-    }
-    settings
-}
-
-/// The value of this key in a line of slurm.conf.
-fn value_in(line: &str, key: &str) -> Option<String> {
-    settings_in(line).get(&conf::Key::new(key)).cloned()
-}
-
 /// The values of a line that Slurm prints as written apart from the unit.
 fn numbers_in(line: &str) -> Vec<(&'static str, String)> {
-    let number = |number: u32| match number {
-        PartitionUpdate::UNLIMITED => Number::Infinite.to_string(),
-        number => number.to_string(),
-    };
     let given = settings_in(line);
-    let values = ["MaxTime", "MaxNodes", "PriorityTier", "PriorityJobFactor"].map(|key| {
-        let alone = Settings::from_iter(
-            given
-                .get_key_value(&conf::Key::new(key))
-                .map(|(key, value)| (key.clone(), value.clone())),
-        );
+    let keys = ["MaxTime", "MaxNodes", "PriorityTier", "PriorityJobFactor"].into_iter();
+    keys.filter_map(|key| {
+        let written = given.get_key_value(&conf::Key::new(key))?;
+        let alone = Settings::from([(written.0.clone(), written.1.clone())]);
         let update = plan_partition_update("", &Settings::new(), &alone).ok()?;
         let small = update.priority_tier.or(update.priority_job_factor).map(u32::from);
-        let value = update.max_time.or(update.max_nodes).or(small)?;
-        Some((key, number(value)))
-    });
-    values.into_iter().flatten().collect()
+        let number = match update.max_time.or(update.max_nodes).or(small)? {
+            PartitionUpdate::UNLIMITED => Number::Infinite.to_string(),
+            number => number.to_string(),
+        };
+        Some((key, number))
+    })
+    .collect()
 }
 
-/// The line slurmctld has, and Slurm's values since then.
-fn live_settings(view: &View) -> Option<(String, BTreeMap<&'static str, String>, Timestamp)> {
-    let report = view.report.as_ref().filter(|report| report.runs)?;
+/// The line that slurmctld has, and the partition in Slurm's response since then.
+fn live(observed: &Observed) -> Option<(&PartitionReport, &PartitionLine, &slurm::Partition, Timestamp)> {
+    let report = observed.report.as_ref().filter(|report| report.runs)?;
     let line = report.line.as_ref()?;
-    let seen = view.knowledge.known()?;
+    let seen = observed.knowledge.known()?;
     if report.change.as_ref().is_some_and(|change| change.at >= seen.at) {
         return None;
     }
     let listed = seen.partitions.as_ref()?.get(&line.name)?;
-    let settings = listed.settings().into_iter().collect();
-    Some((line.whole(), settings, seen.at))
-}
-
-/// The written and the live state of a manually opened partition. The Controller handles closed ones.
-fn opened(view: &View) -> Option<(String, String)> {
-    // If it was closed manually before, opening it lifts the manual state.
-    let report = view.report.as_ref().filter(|report| report.manual_state.is_none())?;
-    let line = report.line.as_ref()?;
-    let written = &line.state;
-    let listed = view.knowledge.known()?.partitions.as_ref()?.get(&line.name)?;
-    let state = listed.state.to_string();
-    let is_known = strictness(&state).is_some();
-    (is_known && state != *written && strictness(&state) <= strictness(written)).then(|| (written.clone(), state))
+    Some((report, line, listed, seen.at))
 }

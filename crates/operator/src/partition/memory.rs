@@ -59,34 +59,29 @@ impl Memory {
         now: Timestamp,
     ) -> Option<Duration> {
         let before = before?;
-        let same = before.nodes == status.nodes && before.cpus == status.cpus && before.jobs == status.jobs;
-        if same {
+        let counts = |status: &PartitionStatus| (status.nodes.clone(), status.cpus.clone(), status.jobs.clone());
+        if counts(before) == counts(status) {
             return None;
         }
-        let age = self
-            .counted_at
-            .map(|written| Duration::try_from(now.duration_since(written)).unwrap_or_default());
-        match age.and_then(|age| COUNTS_INTERVAL.checked_sub(age)) {
-            // The first response of Slurm is written at once.
-            Some(left) if !left.is_zero() && before.nodes.is_some() => {
-                status.nodes.clone_from(&before.nodes);
-                status.cpus.clone_from(&before.cpus);
-                status.jobs.clone_from(&before.jobs);
-                Some(left)
-            }
-            _ => {
-                self.counted_at = Some(now);
-                None
-            }
+        let left = self.counted_at.and_then(|at| COUNTS_INTERVAL.checked_sub(age(at, now)));
+        // The first response of Slurm is written at once.
+        let left = left.filter(|left| !left.is_zero() && before.nodes.is_some());
+        match left {
+            Some(_) => (status.nodes, status.cpus, status.jobs) = counts(before),
+            None => self.counted_at = Some(now),
         }
+        left
     }
 
     /// Returns why this line was rejected, if it was rejected recently.
     pub(super) fn refusal_of(&self, line: &PartitionLine, now: Timestamp) -> Option<Fault> {
         let refusal = self.refusal.as_ref().filter(|refusal| refusal.line == *line)?;
-        let age = Duration::try_from(now.duration_since(refusal.at)).unwrap_or_default();
-        (age < RETRY).then(|| refusal.fault.clone())
+        (age(refusal.at, now) < RETRY).then(|| refusal.fault.clone())
     }
+}
+
+fn age(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(at)).unwrap_or_default()
 }
 
 #[cfg(test)]

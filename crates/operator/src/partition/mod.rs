@@ -11,7 +11,6 @@ mod memory;
 mod observe;
 mod plan;
 mod references;
-mod restore;
 pub(crate) mod rules;
 mod status;
 #[cfg(test)]
@@ -22,12 +21,12 @@ use std::{sync::Arc, time::Duration};
 use api::Partition;
 
 use self::{
-    drift::Baseline,
     memory::Memories,
-    plan::{View, assess, is_outdated},
+    plan::{assess, is_closing, is_outdated},
 };
 use crate::{
     cluster::Follower,
+    references::References,
     runtime::{Change, Context, Error, Key, Outcome, Reconciler, Writer},
 };
 
@@ -41,6 +40,7 @@ const REQUESTED_POLL: Duration = Duration::from_secs(1);
 pub struct PartitionReconciler {
     context: Context,
     writer: Writer,
+    references: References<Partition>,
     memories: Memories,
 }
 
@@ -49,6 +49,7 @@ impl PartitionReconciler {
         Self {
             writer: Writer::new::<Partition>(&context),
             context,
+            references: references::references(),
             memories: Memories::default(),
         }
     }
@@ -59,7 +60,7 @@ impl Reconciler for PartitionReconciler {
     type Object = Partition;
 
     fn interested(&self, change: &Change) -> Vec<Key> {
-        references::interested(change, &self.context.caches)
+        self.references.affected(change, &self.context.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -69,78 +70,40 @@ impl Reconciler for PartitionReconciler {
             return Ok(Outcome::settled());
         };
         let mut observed = observe::observe(Arc::clone(&partition), context).await;
-        let cluster = observed.cluster();
-        let mut plan = self.memories.with(key, |memory| plan::plan(&observed, memory));
-        if is_outdated(&observed, &plan) {
+        let cluster = observed.cluster.clone();
+        let mut plan = self.memories.with(key, |memory| plan::plan(&mut observed, memory));
+        if is_outdated(&observed) {
             // A restarted slurmctld that lost its partitions is not a manual change.
             if let Some(external) = context.clusters.external(&cluster) {
                 external.poll().await;
             }
             observed = observe::observe(Arc::clone(&partition), context).await;
-            plan = self.memories.with(key, |memory| plan::plan(&observed, memory));
+            plan = self.memories.with(key, |memory| plan::plan(&mut observed, memory));
         }
         context
             .clusters
-            .follow_jobs(&cluster, &Follower::Partition(key.clone()), plan.needs_jobs);
-        let results = apply::apply(context, &self.writer, &observed, &plan).await;
+            .follow_jobs(&cluster, &Follower::Partition(key.clone()), is_closing(&observed));
+        let (applied, mut again) = apply::apply(context, &self.writer, &self.memories, &mut observed, plan).await;
         let now = context.clock.now();
-        let external_again = results.external.as_ref().and_then(|done| done.again);
-        let restored_again = results.restored.is_some().then_some(NEXT_POLL);
-        let (view, applied) = self.conclude(key, plan.view, results);
-        let assessment = assess(&view);
-        let warn_again = context.warn(partition.as_ref(), assessment.faults.iter().map(plan::warning));
-        let mut status = status::build_status(&view, &assessment, applied.failure().as_ref(), now);
-        let count_again = self.memories.with(key, |memory| {
+        let assessment = assess(&observed);
+        again.extend(context.warn(partition.as_ref(), assessment.faults.iter().map(plan::warning)));
+        let mut status = status::build_status(&observed, &assessment, applied.failure().as_ref(), now);
+        again.extend(self.memories.with(key, |memory| {
             memory.throttle_counts(partition.status.as_ref(), &mut status, now)
-        });
-        if let Some(drifted) = status::new_drift(&view, &status) {
-            context.events.warn(partition.as_ref(), drifted.reason, drifted.message);
+        }));
+        for (reason, message) in status::drift_events(&observed, &status) {
+            context.events.warn(partition.as_ref(), reason, message);
         }
-        if let Some(reverted) = status::new_reverts(&view, &status) {
-            context.events.warn(partition.as_ref(), "Reverted", reverted);
-        }
-        let state = status::state(&assessment);
-        if assessment.retained.is_some() {
+        if assessment.retained(&partition).is_some() {
             let status = serde_json::to_value(&status).map_err(Error::other)?;
             self.writer.status(partition.as_ref(), status).await?;
         }
+        let state = status::state(&assessment);
         let outcome = self.writer.finish(partition.as_ref(), status, applied, state).await?;
-        let polled = assessment.needs_poll.then(|| {
-            if context.clusters.poll_soon(&cluster) {
-                REQUESTED_POLL
-            } else {
-                NEXT_POLL
-            }
-        });
-        let again = [
-            warn_again,
-            polled,
-            count_again,
-            restored_again,
-            external_again,
-            plan.again,
-        ];
-        Ok(again.into_iter().flatten().fold(outcome, Outcome::requeue))
-    }
-}
-
-impl PartitionReconciler {
-    /// The state of the Partition after the plan was carried out.
-    fn conclude(&self, key: &Key, mut view: View, results: apply::Results) -> (View, crate::runtime::Applied) {
-        let now = self.context.clock.now();
-        self.memories.with(key, |memory| {
-            if let Some(done) = results.external {
-                view.report = Some(done.report);
-                memory.refusal = done.refusal;
-            }
-            if let Some((keys, restored)) = &results.restored {
-                let outcome = restore::settle_restored(&view.found, keys, restored);
-                if let Some(baseline) = memory.baseline.as_mut() {
-                    Baseline::note_restored(baseline, now, &outcome);
-                }
-                view.found = outcome.found;
-            }
-        });
-        (view, results.applied)
+        if assessment.needs_poll {
+            let is_requested = context.clusters.poll_soon(&cluster);
+            again.push(if is_requested { REQUESTED_POLL } else { NEXT_POLL });
+        }
+        Ok(again.into_iter().fold(outcome, Outcome::requeue))
     }
 }

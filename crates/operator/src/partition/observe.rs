@@ -6,20 +6,25 @@ use api::{Controller, NodeSet, Partition, Validate as _};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::external::channel::{Reach, reach};
+use super::{
+    drift::Found,
+    external::channel::{Reach, reach},
+};
 use crate::{
     cluster::{Knowledge, partition_reports::PartitionReport},
     runtime::{Context, Key},
 };
 
-/// The input of a plan.
+/// The state of a Partition. The plan completes it, and its effects change it.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub(super) partition: Arc<Partition>,
+    /// The key of its Controller.
+    pub(super) cluster: Key,
     pub(super) controller: Option<Arc<Controller>>,
     /// The namespace is being deleted.
     pub(super) is_namespace_deleted: bool,
-    /// The report of its Controller. `None` until the Controller has been reconciled with it.
+    /// The report of its Controller, which the plan replaces for an external slurmctld. `None` while its state is not known.
     pub(super) report: Option<PartitionReport>,
     pub(super) knowledge: Knowledge,
     /// Its external slurmctld, if something may have to be sent to it.
@@ -28,63 +33,52 @@ pub(super) struct Observed {
     pub(super) siblings: Vec<Arc<Partition>>,
     /// The NodeSets of its Controller, for an external slurmctld.
     pub(super) node_sets: Vec<Arc<NodeSet>>,
+    /// Manual changes in Slurm other than the state, which the plan finds.
+    pub(super) found: Found,
     pub(super) now: Timestamp,
 }
 
 impl Observed {
-    /// The key of its Controller.
-    pub(super) fn cluster(&self) -> Key {
-        cluster_of(&self.partition)
+    /// Whether its slurmctld runs outside Kubernetes.
+    pub(super) fn is_external(&self) -> bool {
+        let controller = self.controller.as_ref();
+        controller.is_some_and(|controller| controller.spec.is_external())
     }
-}
-
-fn cluster_of(partition: &Partition) -> Key {
-    Key::new(
-        partition.namespace().unwrap_or_default(),
-        &partition.spec.controller_ref.name,
-    )
 }
 
 pub(super) async fn observe(partition: Arc<Partition>, context: &Context) -> Observed {
     let Context { caches, clusters, .. } = context;
-    let key = cluster_of(&partition);
-    let controller = caches.controllers.get(&key.namespace, &key.name);
-    let is_namespace_deleted = caches.is_ending(&key.namespace);
-    let external = if !is_namespace_deleted && is_external(&partition, controller.as_deref()) {
-        Some(reach(context, &key).await)
-    } else {
-        None
-    };
+    let namespace = partition.namespace().unwrap_or_default();
+    let cluster = Key::new(&namespace, &partition.spec.controller_ref.name);
+    let controller = caches.controllers.get(&namespace, &cluster.name);
+    let is_namespace_deleted = caches.is_ending(&namespace);
+    let is_external = controller
+        .as_ref()
+        .is_some_and(|controller| controller.spec.is_external() && controller.metadata.deletion_timestamp.is_none());
+    let is_leaving = partition.metadata.deletion_timestamp.is_some();
+    let is_valid = || partition.check().errors().next().is_none();
+    let (mut external, mut siblings, mut node_sets) = (None, Vec::new(), Vec::new());
     // Only a Partition of an external slurmctld is compared with others here: a list for each of many would be quadratic.
-    let (siblings, mut node_sets) = match &external {
-        Some(_) => (
-            caches.partitions.list(&key.namespace),
-            caches.node_sets.list(&key.namespace),
-        ),
-        None => (Vec::new(), Vec::new()),
-    };
-    node_sets.retain(|node_set| node_set.spec.controller_ref.name == key.name);
+    if is_external && !is_namespace_deleted && (is_leaving || is_valid()) {
+        external = Some(reach(context, &cluster).await);
+        siblings = caches.partitions.list(&namespace);
+        node_sets = caches.node_sets.list(&namespace);
+        node_sets.retain(|node_set| node_set.spec.controller_ref.name == cluster.name);
+    }
     Observed {
         is_namespace_deleted,
-        report: clusters.partition_report(&key, &partition.name_any()),
+        report: clusters.partition_report(&cluster, &partition.name_any()),
         knowledge: match &controller {
-            Some(_) => clusters.knowledge(&key),
+            Some(_) => clusters.knowledge(&cluster),
             None => Knowledge::unknown("there is no Controller"),
         },
         external,
         siblings,
         node_sets,
+        found: Found::default(),
         now: context.clock.now(),
         partition,
+        cluster,
         controller,
     }
-}
-
-/// Whether something may have to be sent to an external slurmctld.
-fn is_external(partition: &Partition, controller: Option<&Controller>) -> bool {
-    let is_leaving = partition.metadata.deletion_timestamp.is_some();
-    let is_valid = || partition.check().errors().next().is_none();
-    controller
-        .is_some_and(|controller| controller.spec.is_external() && controller.metadata.deletion_timestamp.is_none())
-        && (is_leaving || is_valid())
 }

@@ -1,17 +1,14 @@
 //! Which Partitions a change affects. What their Controllers report about them wakes them directly.
 
-use std::sync::{Arc, LazyLock};
-
 use api::{Controller, NodeSet, Partition};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::ResourceExt as _;
 
 use crate::{
-    references::{References, select},
-    runtime::{Caches, Change, Key},
+    references::{References, keys_of, select},
+    runtime::Key,
 };
 
-static REFERENCES: LazyLock<References<Partition>> = LazyLock::new(|| {
+pub(super) fn references() -> References<Partition> {
     References::<Partition>::new()
         .names::<Controller>(|partition, _| vec![partition.spec.controller_ref.name.clone()])
         .on::<Namespace>(|delta, caches| {
@@ -20,21 +17,16 @@ static REFERENCES: LazyLock<References<Partition>> = LazyLock::new(|| {
         })
         // slurm.conf names a partition's NodeSets, except where slurm.conf is not ours.
         .on::<NodeSet>(|delta, caches| {
-            let controllers = delta.sides().filter_map(|node_set| {
-                let namespace = node_set.namespace().unwrap_or_default();
-                caches.controllers.get(&namespace, &node_set.spec.controller_ref.name)
+            let mut controllers = keys_of(delta, |node_set| Some(&node_set.spec.controller_ref.name));
+            controllers.retain(|Key { namespace, name }| {
+                let controller = caches.controllers.get(namespace, name);
+                controller.is_some_and(|controller| controller.spec.is_external())
             });
-            let external = controllers.filter(|controller| controller.spec.is_external());
-            let of_controller = |controller: Arc<Controller>| {
-                let Key { namespace, name } = Key::of(controller.as_ref());
-                select(caches, &namespace, |partition: &Partition| {
-                    partition.spec.controller_ref.name == name
+            let partitions = |Key { namespace, name }: &Key| {
+                select(caches, namespace, |partition: &Partition| {
+                    partition.spec.controller_ref.name == *name
                 })
             };
-            external.flat_map(of_controller).collect()
+            controllers.iter().flat_map(partitions).collect()
         })
-});
-
-pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    REFERENCES.affected(change, caches)
 }

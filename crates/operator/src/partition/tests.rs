@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use slurm::agent::Restored;
 
 use super::{
-    drift::{Baseline, Found},
-    plan::{Effect, View, assess, is_closing, plan_object},
-    restore::{plan_restore, settle_restored},
+    drift::{Baseline, Found, plan_restore},
+    observe::Observed,
+    plan::{Effect, assess, is_closing, plan_object},
     status::build_status,
 };
 use crate::{
@@ -39,7 +39,7 @@ fn line(generation: i64) -> PartitionLine {
     }
 }
 
-fn view(spec: &Value, report: Option<PartitionReport>) -> View {
+fn view(spec: &Value, report: Option<PartitionReport>) -> Observed {
     let mut spec = spec.clone();
     spec["controllerRef"] = json!({ "name": "slurm" });
     let partition: Partition = serde_json::from_value(json!({
@@ -56,13 +56,18 @@ fn view(spec: &Value, report: Option<PartitionReport>) -> View {
         "metadata": { "name": "slurm", "namespace": "hpc" }, "spec": {},
     }))
     .unwrap();
-    View {
+    Observed {
         partition: Arc::new(partition),
+        cluster: crate::runtime::Key::new("hpc", "slurm"),
         controller: Some(Arc::new(controller)),
         is_namespace_deleted: false,
         report,
         knowledge: Knowledge::unknown("not polled"),
+        external: None,
+        siblings: Vec::new(),
+        node_sets: Vec::new(),
         found: Found::default(),
+        now: now(),
     }
 }
 
@@ -74,13 +79,13 @@ fn live(generation: i64) -> PartitionReport {
     }
 }
 
-fn deleted(mut view: View) -> View {
+fn deleted(mut view: Observed) -> Observed {
     let partition = Arc::make_mut(&mut view.partition);
     partition.metadata.deletion_timestamp = Some(serde_json::from_value(NOW.into()).unwrap());
     view
 }
 
-fn ready(view: &View) -> (ConditionStatus, String) {
+fn ready(view: &Observed) -> (ConditionStatus, String) {
     let status = build_status(view, &assess(view), None, now());
     let ready = status
         .conditions
@@ -105,9 +110,9 @@ fn a_partition_is_ready_once_slurmctld_has_it_as_specified() {
         ..live(1)
     };
     let started = PartitionReport { runs: false, ..live(2) };
-    let ready = |view: View| {
+    let ready = |view: Observed| {
         let knowledge = seen(60, 1, "UP", 0);
-        ready(&View { knowledge, ..view })
+        ready(&Observed { knowledge, ..view })
     };
     for (given, status, reason) in [
         (Some(live(2)), ConditionStatus::True, "Ready"),
@@ -237,7 +242,7 @@ fn the_finalizer_is_added_to_a_new_object_and_removed_with_the_line() {
     assert_eq!(plan_object(&of(None)), []);
     let waits = of(Some(live(1)));
     assert_eq!((plan_object(&waits), is_closing(&waits)), (vec![], true));
-    assert!(assess(&waits).retained.is_some());
+    assert!(assess(&waits).retained(&waits.partition).is_some());
     // No slurmctld can have it.
     let mut orphan = deleted(view(&spec, Some(live(1))));
     orphan.controller = None;
@@ -363,7 +368,7 @@ fn seen(minutes: u64, tier: u64, state: &str, second: i64) -> Knowledge {
 
 /// A Partition whose Slurm is polled repeatedly, with its memory.
 struct Watched {
-    view: View,
+    view: Observed,
     baseline: Option<Baseline>,
     restored_at: i64,
     /// Keys whose live value is also the value in slurmctld's files.
@@ -394,10 +399,9 @@ impl Watched {
                 left: left.collect(),
                 same: self.same.clone(),
             };
-            let outcome = settle_restored(&self.view.found, &keys, &restored);
             let at = Timestamp::from_second(self.restored_at).unwrap();
-            self.baseline.as_mut().unwrap().note_restored(at, &outcome);
-            self.view.found = outcome.found;
+            let baseline = self.baseline.as_mut().unwrap();
+            baseline.note_restored(&mut self.view.found, &keys, &restored, at);
         }
         let status = self.status();
         Arc::make_mut(&mut self.view.partition).status = Some(status);

@@ -36,7 +36,10 @@ pub(crate) fn image_to_run(
     default: &str,
 ) -> String {
     let running = running.filter(|_| user_image(overlay).is_none());
-    let found = running.and_then(|pod| pod.containers.iter().find(|running| running.name == container));
+    let mut containers = running
+        .into_iter()
+        .flat_map(|pod| pod.init_containers.iter().flatten().chain(&pod.containers));
+    let found = containers.find(|running| running.name == container);
     let image = found.and_then(|container| container.image.as_deref());
     image.unwrap_or(default).to_owned()
 }

@@ -2,13 +2,16 @@
 
 use api::{
     keys::apps,
+    overlay::ContainerOverlay,
     wellknown::{LOG_DIR, SLURM_ETC_DIR, SLURM_UID, SLURMCTLD_PORT, STATE_VOLUME},
 };
+use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Map, Value, json};
 use slurm::agent;
 
 use super::Parent;
 use crate::{
+    defaults::Images,
     layout::{
         AGENT, AGENT_COMMAND, AGENT_DIR, AGENT_FILE, AGENT_VOLUME, AUTH_SOCKET_DIR, AUTH_SOCKET_VOLUME, BUNDLE_DIR,
         BUNDLE_FILE, BUNDLE_VOLUME, CANDIDATE_DIR, CANDIDATE_VOLUME, CONTROL_SOCKET, KEYS_DIR, KEYS_VOLUME,
@@ -17,7 +20,7 @@ use crate::{
     overlay::lay_over,
     template::{
         self, LOGFILE_SCRIPT,
-        container::{container, default_pull_policy, user_image},
+        container::{container, default_pull_policy, image_to_run},
         fields, set,
     },
 };
@@ -31,33 +34,16 @@ const LOGFILE_STARTED: &str =
 /// Handles options and arguments as the stock images' entrypoint does, and runs slurmctld under the agent.
 const SUPERVISE: &str = r#"eval "set -- ${SLURMCTLD_OPTIONS:-} $*"; exec $AGENT supervise -- slurmctld --systemd "$@""#;
 
-/// Default images of the containers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Images {
-    /// Contains the agent.
-    pub(crate) operator: String,
-    pub(crate) slurmctld: String,
-    pub(crate) logfile: String,
-}
-
-/// The containers of the pod, in the order they start.
-#[derive(Clone, Debug)]
-pub(crate) struct Containers {
-    pub(crate) init: Vec<Container>,
-    pub(crate) main: Vec<Container>,
-}
-
-pub(crate) fn build_containers(parent: &Parent, images: &Images) -> Containers {
+/// The init containers of the pod, in the order they start, and its other containers.
+pub(super) fn build_containers(parent: &Parent, images: &Images) -> (Vec<Container>, Vec<Container>) {
     let slurmctld = build_slurmctld(parent, &images.slurmctld);
-    Containers {
-        init: vec![
-            build_install(&images.operator),
-            build_prepare(parent, &slurmctld),
-            build_reconfigure(parent, &slurmctld),
-            build_logfile(parent, &images.logfile),
-        ],
-        main: vec![slurmctld],
-    }
+    let init = vec![
+        build_install(&images.operator),
+        build_prepare(parent, &slurmctld),
+        build_reconfigure(parent, &slurmctld),
+        build_logfile(parent, &images.logfile),
+    ];
+    (init, vec![slurmctld])
 }
 
 fn build_slurmctld(parent: &Parent, image: &str) -> Container {
@@ -86,16 +72,10 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
         ],
     }));
     if parent.is_supervised() {
-        set(
-            &mut base,
-            "command",
-            json!(["sh", "-c", SUPERVISE.replace("$AGENT", AGENT), name::SLURMCTLD]),
-        );
-        set(
-            &mut base,
-            "env",
-            json!([{ "name": variable::CONTROL, "value": CONTROL_SOCKET }]),
-        );
+        let command = SUPERVISE.replace("$AGENT", AGENT);
+        set(&mut base, "command", json!(["sh", "-c", command, name::SLURMCTLD]));
+        let control = json!([{ "name": variable::CONTROL, "value": CONTROL_SOCKET }]);
+        set(&mut base, "env", control);
     }
     container(base.into(), spec.slurmctld.as_ref())
 }
@@ -168,7 +148,7 @@ fn build_logfile(parent: &Parent, image: &str) -> Container {
 /// If the user overrode a variable or mount of the operator for slurmctld, the operator's value is used here: the agent
 /// depends on it.
 fn beside_slurmctld(slurmctld: &Container, own: Value) -> Value {
-    let taken = [
+    const TAKEN: [&str; 7] = [
         "image",
         "imagePullPolicy",
         "securityContext",
@@ -177,10 +157,8 @@ fn beside_slurmctld(slurmctld: &Container, own: Value) -> Value {
         "volumeMounts",
         "volumeDevices",
     ];
-    let mut fields: Container = taken
-        .iter()
-        .filter_map(|field| Some(((*field).to_owned(), slurmctld.get(*field)?.clone())))
-        .collect();
+    let of_slurmctld = |field: &str| Some((field.to_owned(), slurmctld.get(field)?.clone()));
+    let mut fields: Container = TAKEN.into_iter().filter_map(of_slurmctld).collect();
     if let Some(Value::Array(mounts)) = fields.get_mut("volumeMounts") {
         for mount in mounts.iter_mut().filter_map(Value::as_object_mut) {
             if mount.get("name").and_then(Value::as_str) == Some(LIVE_VOLUME) {
@@ -209,31 +187,16 @@ fn places(parent: &Parent) -> Vec<Value> {
     places
 }
 
-/// Returns the images in a pod template of the containers without a user's image.
-pub(crate) fn images_of(parent: &Parent, template: &Value, otherwise: &Images) -> Images {
-    let image = |container: &str, field: &str| {
-        let containers = template.get("spec")?.get(field)?.as_array()?;
-        let container = containers
-            .iter()
-            .find(|own| own.get("name").and_then(Value::as_str) == Some(container))?;
-        container.get("image")?.as_str().map(str::to_owned)
-    };
+/// Returns the images of the containers without a user's image: those that the pods run, or else the defaults.
+pub(super) fn images_to_run(parent: &Parent, running: Option<&PodSpec>, defaults: &Images) -> Images {
     let spec = &parent.controller.spec;
-    let kept = |image: Option<String>, users: Option<&str>, default: &str| match users {
-        Some(_) => default.to_owned(),
-        None => image.unwrap_or_else(|| default.to_owned()),
+    let image = |user: Option<&ContainerOverlay>, container: &str, default: &str| {
+        image_to_run(user, running, container, default)
     };
     Images {
-        operator: kept(image(name::INSTALL, "initContainers"), None, &otherwise.operator),
-        slurmctld: kept(
-            image(name::SLURMCTLD, "containers"),
-            user_image(spec.slurmctld.as_ref()),
-            &otherwise.slurmctld,
-        ),
-        logfile: kept(
-            image(name::LOGFILE, "initContainers"),
-            user_image(spec.logfile.as_ref()),
-            &otherwise.logfile,
-        ),
+        operator: image(None, name::INSTALL, &defaults.operator),
+        slurmctld: image(spec.slurmctld.as_ref(), name::SLURMCTLD, &defaults.slurmctld),
+        logfile: image(spec.logfile.as_ref(), name::LOGFILE, &defaults.logfile),
+        ..defaults.clone()
     }
 }

@@ -7,18 +7,20 @@ use api::{
     wellknown::{JWT_KEY_FILE, SLURM_KEY_FILE, SLURM_UID, STATE_VOLUME},
 };
 use k8s_openapi::api::apps::v1::StatefulSet;
-use serde_json::{Map, Value, json};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
 use slurm::revision::Digest;
 
-use super::{
-    Parent,
-    containers::{Containers, Images, build_containers, images_of},
+use super::containers::{build_containers, images_to_run};
+use crate::{
+    defaults::Images,
+    layout::{
+        AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, CANDIDATE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME,
+        LIVE_VOLUME, LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME, name,
+    },
+    parent::Parent,
+    template::{fields, metadata::Marks, pod::PodTemplate, set, tidy::tidy},
 };
-use crate::layout::{
-    AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, CANDIDATE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME, LIVE_VOLUME,
-    LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME, name,
-};
-use crate::template::{fields, metadata::Marks, pod::PodTemplate, set, tidy::tidy};
 
 /// On the StatefulSet: digest of everything that is a reason to restart slurmctld.
 pub(crate) const REASONS_ANNOTATION: &str = "slinky.slurm.net/restart-reasons";
@@ -48,36 +50,28 @@ pub(crate) struct Ingredients<'a> {
 
 pub(crate) fn build_stateful_set(parent: &Parent, ingredients: &Ingredients) -> Result<StatefulSet, serde_json::Error> {
     let spec = &parent.controller.spec;
-    let observed = ingredients.observed.map(serde_json::to_value).transpose()?;
+    let observed = ingredients.observed.and_then(|set| set.spec.as_ref());
     let reasons = digest_reasons(parent, ingredients);
-    let noted = |key: &str| {
-        observed
-            .as_ref()?
-            .get("metadata")?
-            .get("annotations")?
-            .get(key)?
-            .as_str()
-    };
-    let observed_template = observed
-        .as_ref()
-        .and_then(|set| set.get("spec")?.get("template"))
-        .filter(|_| noted(REASONS_ANNOTATION) == Some(reasons.as_str()));
+    let noted = |key: &str| ingredients.observed?.annotations().get(key).map(String::as_str);
+    let kept = observed.filter(|_| noted(REASONS_ANNOTATION) == Some(reasons.as_str()));
+    let kept = kept.map(|spec| &spec.template);
     let observed_version = noted(TEMPLATE_ANNOTATION).unwrap_or_default();
 
-    let (template, version) = match observed_template {
-        Some(template) if observed_version != TEMPLATE_VERSION => (template.clone(), observed_version),
-        Some(template) => {
-            let images = images_of(parent, template, ingredients.images);
+    let (template, version) = match kept {
+        Some(template) if observed_version != TEMPLATE_VERSION => (serde_json::to_value(template)?, observed_version),
+        kept => {
+            let running = kept.and_then(|template| template.spec.as_ref());
+            let images = images_to_run(parent, running, ingredients.images);
             (build_template(parent, ingredients, &images), TEMPLATE_VERSION)
         }
-        None => (
-            build_template(parent, ingredients, ingredients.images),
-            TEMPLATE_VERSION,
-        ),
     };
     // Kubernetes does not allow to change these; a cluster keeps the claim it was created with.
-    let claims = match observed.as_ref().and_then(|set| set.get("spec")) {
-        Some(spec) => observed_claims(spec),
+    let claims = match observed {
+        Some(spec) => {
+            let mut claims = spec.volume_claim_templates.clone().unwrap_or_default();
+            claims.iter_mut().for_each(|claim| claim.status = None);
+            (!claims.is_empty()).then(|| json!(claims))
+        }
         None => build_claims(parent),
     };
     let replicas = spec.replicas();
@@ -110,16 +104,27 @@ pub(crate) fn build_stateful_set(parent: &Parent, ingredients: &Ingredients) -> 
 }
 
 fn build_template(parent: &Parent, ingredients: &Ingredients, images: &Images) -> Value {
-    let Containers { init, main } = build_containers(parent, images);
+    let (init_containers, containers) = build_containers(parent, images);
     let user = parent.controller.spec.template.as_ref();
     let mut meta = template_marks(parent, ingredients).into_template_meta();
     meta.name = Some(parent.names.stateful_set());
     meta.namespace = Some(parent.namespace.clone());
+    let spec = json!({
+        "automountServiceAccountToken": false,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID, "fsGroup": SLURM_UID,
+        },
+        "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
+            "labelSelector": { "matchLabels": parent.selector() },
+            "topologyKey": "kubernetes.io/hostname",
+        }] } },
+        "volumes": build_volumes(parent),
+    });
     PodTemplate {
         meta,
-        spec: build_pod_spec(parent),
-        init_containers: init,
-        containers: main,
+        spec: fields(spec),
+        init_containers,
+        containers,
     }
     .with(user.and_then(|template| template.spec.as_ref()))
 }
@@ -138,33 +143,16 @@ fn template_marks(parent: &Parent, ingredients: &Ingredients) -> Marks {
     }
 }
 
-/// The pod spec without containers.
-fn build_pod_spec(parent: &Parent) -> Map<String, Value> {
-    fields(json!({
-        "automountServiceAccountToken": false,
-        "securityContext": {
-            "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID, "fsGroup": SLURM_UID,
-        },
-        "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
-            "labelSelector": { "matchLabels": parent.selector() },
-            "topologyKey": "kubernetes.io/hostname",
-        }] } },
-        "volumes": build_volumes(parent),
-    }))
-}
-
 fn build_volumes(parent: &Parent) -> Vec<Value> {
     let Parent { controller, names, .. } = parent;
     let key = |reference: Option<api::references::SecretKeyRef>, file: &str| {
         reference.map(|reference| json!({ "secret": { "name": reference.name, "items": [{ "key": reference.key, "path": file }] } }))
     };
-    let keys: Vec<Value> = [
-        key(controller.slurm_key(), SLURM_KEY_FILE),
-        key(controller.jwt_key(), JWT_KEY_FILE),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let slurm_key = key(controller.slurm_key(), SLURM_KEY_FILE);
+    let keys: Vec<Value> = slurm_key
+        .into_iter()
+        .chain(key(controller.jwt_key(), JWT_KEY_FILE))
+        .collect();
     let config = json!({ "configMap": { "name": names.config_map() } });
     let etc: Vec<Value> = std::iter::once(config).chain(keys.clone()).collect();
     let mut volumes = vec![
@@ -214,19 +202,11 @@ fn build_claims(parent: &Parent) -> Option<Value> {
     }]))
 }
 
-fn observed_claims(spec: &Value) -> Option<Value> {
-    let mut claims = spec.get("volumeClaimTemplates")?.as_array()?.clone();
-    for claim in claims.iter_mut().filter_map(Value::as_object_mut) {
-        claim.remove("status");
-    }
-    (!claims.is_empty()).then_some(Value::Array(claims))
-}
-
 /// Digest of everything a user can change that requires another pod, without the operator's own changes.
 fn digest_reasons(parent: &Parent, ingredients: &Ingredients) -> String {
     let spec = &parent.controller.spec;
     let Marks { labels, annotations } = template_marks(parent, ingredients);
-    let reasons = json!({
+    let mut reasons = json!({
         "annotations": annotations,
         "clusterName": parent.controller.cluster_name(),
         "existingClaim": spec.existing_claim(),
@@ -239,19 +219,6 @@ fn digest_reasons(parent: &Parent, ingredients: &Ingredients) -> String {
         "standbys": spec.replicas() > 1,
         "template": spec.template.as_ref().and_then(|template| template.spec.as_ref()),
     });
-    Digest::of(sorted(reasons).to_string().as_bytes()).to_string()
-}
-
-/// The same value with its fields sorted by name.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let mut fields: Vec<(String, Value)> =
-                fields.into_iter().map(|(name, value)| (name, sorted(value))).collect();
-            fields.sort_by(|(one, _), (other, _)| one.cmp(other));
-            Value::Object(fields.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        other => other,
-    }
+    reasons.sort_all_objects();
+    Digest::of(reasons.to_string().as_bytes()).to_string()
 }

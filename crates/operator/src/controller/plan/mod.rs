@@ -1,13 +1,13 @@
 //! Plans a Controller: its pods, Services and keys, around the outcome of its [`configuration`]. Pure.
 
-mod keys;
 mod workload;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{
-    Severity, Validate,
+    Problem, Validate,
     configuration::HeldInput,
+    references::SecretKeyRef,
     validate::check_shared_claim,
     wellknown::{SLURM_CONF_FILE, STATE_DIR, STATE_VOLUME},
 };
@@ -17,29 +17,24 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt;
 
-use self::{keys::plan_keys, workload::plan_pods};
+use self::workload::{plan_keys, plan_pods};
 use super::{
-    build::{
-        keys::NewKey,
-        monitor::build_monitor,
-        services::{build_internal_service, build_service},
-    },
+    build::{build_internal_service, build_monitor, build_service},
     observe::Observed,
 };
 use crate::{
     cluster::{
         ExternalState,
-        deliver::{JwtKey, SlurmctldPod},
+        deliver::SlurmctldPod,
         external::Unfit,
         pods::{self, active_pod},
     },
-    configuration::{
-        self, ConfigState, DeliveryChange, Outcome, WakeKubelet, gather_accounting, render::build_external_config_map,
-    },
+    configuration::{self, ConfigState, DeliveryChange, Outcome, gather_accounting, render::build_external_config_map},
     finding::{Blocks, Finding, is_blocked},
     parent::Parent,
     reason,
     runtime::{ServiceMonitor, Warning},
+    template::service::plan_service,
 };
 
 /// The planned actions, in the order of its fields, and the findings.
@@ -47,7 +42,7 @@ use crate::{
 pub(super) struct Plan {
     pub(super) findings: Vec<Finding>,
     /// Keys to generate, once.
-    pub(super) keys: Vec<NewKey>,
+    pub(super) keys: Vec<SecretKeyRef>,
     pub(super) services: Vec<Service>,
     /// The configuration, whose ConfigMaps are written before the pods that read them.
     pub(super) configuration: Outcome,
@@ -108,14 +103,10 @@ pub(super) struct Keep {
 /// An action on something other than the children, with the precondition that must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Start, change or stop the delivery of the configuration.
-    Deliver(DeliveryChange),
     /// Find out which of these pods has the active slurmctld.
     WatchActive(Vec<SlurmctldPod>),
     /// Route clients to this pod, or away from it.
     LabelActive { pod: String, uid: String, active: bool },
-    /// Make the kubelet refresh the mount of a revision that was sent in a ConfigMap.
-    WakeKubelet(WakeKubelet),
     /// Replace a StatefulSet that cannot be changed in place. Its pods are recreated.
     DeleteStatefulSet { name: String, uid: String, why: String },
 }
@@ -129,8 +120,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
     let parent = Parent::new(controller);
     let mut findings = check(observed);
-    let (service_monitor, missing) = plan_monitor(observed, &parent);
-    findings.extend(missing);
+    let service_monitor = plan_monitor(observed, &parent, &mut findings);
     if is_blocked(&findings, Blocks::Everything) {
         return Plan {
             configuration: Outcome::without_files(inputs, snapshot, ConfigState::Unknown),
@@ -142,22 +132,27 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         return plan_external(observed, &parent, service_monitor, findings);
     }
 
-    let (services, clash) = plan_services(&parent);
-    findings.extend(clash);
-    let (keys, new_keys, key_findings) = plan_keys(observed);
-    findings.extend(key_findings);
-    let jwt_key = keys.as_ref().map(|keys| JwtKey(keys.jwt_bytes.clone()));
-    let configuration = configuration::plan(inputs, snapshot, jwt_key.as_ref());
+    let mut faults = Vec::new();
+    let services = [build_internal_service(&parent), build_service(&parent)];
+    let services = services
+        .into_iter()
+        .filter_map(|built| plan_service(built, &mut faults))
+        .collect();
+    let clashes = faults.into_iter();
+    findings.extend(clashes.map(|fault| Finding::new(Blocks::Nothing, fault.reason, fault.message)));
+    let (keys, new_keys) = plan_keys(observed, &mut findings);
+    let configuration = configuration::plan(inputs, snapshot, keys.as_ref().map(|keys| &keys.jwt_key));
     findings.extend(configuration.findings.iter().cloned());
-    let workload = plan_pods(observed, &parent, keys.as_ref(), &configuration, &findings);
-    findings.extend(workload.findings);
-    let wake_kubelet = configuration.wake_kubelet.clone().map(Effect::WakeKubelet);
-    let deliver = Effect::Deliver(configuration.delivery.clone());
+    let planned = plan_pods(observed, &parent, keys.as_ref(), &configuration, &findings);
+    let (stateful_set, replace) = planned.unwrap_or_else(|finding| {
+        findings.push(finding);
+        (None, None)
+    });
     Plan {
         findings,
         keys: new_keys,
         services,
-        stateful_set: workload.stateful_set,
+        stateful_set,
         keep: Some(Keep {
             services: BTreeSet::from([
                 parent.names.service(),
@@ -177,12 +172,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             service_monitors: service_monitor.iter().map(ResourceExt::name_any).collect(),
         }),
         service_monitor,
-        effects: wake_kubelet
-            .into_iter()
-            .chain([deliver])
-            .chain(workload.replace)
-            .chain(plan_labels(observed))
-            .collect(),
+        effects: replace.into_iter().chain(plan_labels(observed)).collect(),
         configuration,
         ignored: Vec::new(),
     }
@@ -198,8 +188,7 @@ fn check(observed: &Observed) -> Vec<Finding> {
     let controller = observed.inputs.controller.as_ref();
     let mut findings: Vec<Finding> = controller
         .check()
-        .iter()
-        .filter(|problem| problem.severity == Severity::Error)
+        .errors()
         .map(|problem| Finding::new(Blocks::Everything, reason::INVALID_SPEC, problem.to_string()))
         .collect();
     if let Some(rival) = &observed.rival {
@@ -220,17 +209,10 @@ fn check(observed: &Observed) -> Vec<Finding> {
         ));
     }
     if let Some(claim) = &observed.claim {
-        let modes = claim
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.access_modes.clone())
-            .unwrap_or_default();
-        let problems = check_shared_claim(controller, &modes);
-        findings.extend(
-            problems
-                .errors()
-                .map(|problem| Finding::new(Blocks::Pods, reason::BAD_CLAIM, problem.to_string())),
-        );
+        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
+        let problems = check_shared_claim(controller, modes.unwrap_or_default());
+        let bad = |problem: &Problem| Finding::new(Blocks::Pods, reason::BAD_CLAIM, problem.to_string());
+        findings.extend(problems.errors().map(bad));
     }
     findings
 }
@@ -243,18 +225,14 @@ fn former_cluster_name(observed: &Observed) -> Option<String> {
         .containers
         .iter()
         .flat_map(|container| container.volume_mounts.iter().flatten());
-    let mounted = mounts.filter(|mount| mount.name == STATE_VOLUME).find_map(|mount| {
-        let name = mount.mount_path.strip_prefix(STATE_DIR)?.strip_prefix('/')?;
-        Some(name.to_owned())
-    });
+    let mounted = mounts
+        .filter(|mount| mount.name == STATE_VOLUME)
+        .find_map(|mount| mount.mount_path.strip_prefix(STATE_DIR)?.strip_prefix('/'));
     let conf = observed.inputs.config.as_ref()?.data.as_ref()?.get(SLURM_CONF_FILE)?;
-    let mut lines = conf.lines();
-    let written = lines
-        .find_map(|line| line.strip_prefix("ClusterName="))
-        .map(str::to_owned);
-    let known: Vec<String> = mounted.into_iter().chain(written).collect();
-    let is_kept = known.contains(&observed.inputs.controller.cluster_name());
-    known.into_iter().next().filter(|_| !is_kept)
+    let written = conf.lines().find_map(|line| line.strip_prefix("ClusterName="));
+    let name = observed.inputs.controller.cluster_name();
+    let is_kept = [mounted, written].contains(&Some(name.as_str()));
+    mounted.or(written).filter(|_| !is_kept).map(str::to_owned)
 }
 
 fn plan_external(
@@ -268,8 +246,7 @@ fn plan_external(
         findings.push(finding);
         None
     });
-    let (_, _, key_findings) = plan_keys(observed);
-    findings.extend(key_findings);
+    plan_keys(observed, &mut findings);
     let unfit = match &snapshot.external {
         ExternalState::Polled(view) => view.unfit.as_ref(),
         ExternalState::None | ExternalState::Polling { .. } => None,
@@ -286,8 +263,8 @@ fn plan_external(
             service_monitors: service_monitor.iter().map(ResourceExt::name_any).collect(),
         }),
         service_monitor,
-        effects: vec![Effect::Deliver(DeliveryChange::Pause)],
         configuration: Outcome {
+            delivery: DeliveryChange::Pause,
             config_maps: config_map.into_iter().collect(),
             ..Outcome::without_files(inputs, snapshot, ConfigState::External)
         },
@@ -300,57 +277,32 @@ fn plan_external(
 /// Fields that belong in the files of an external slurmctld.
 fn ignored_fields(observed: &Observed) -> Vec<String> {
     let spec = &observed.inputs.controller.spec;
-    let lines = spec.extra_conf.as_deref().is_some_and(|lines| !lines.trim().is_empty());
+    let has_lines = spec.extra_conf.as_deref().is_some_and(|lines| !lines.trim().is_empty());
+    let lines = has_lines.then(|| "spec.extraConf".to_owned()).into_iter();
     let files = spec
         .file_refs()
         .into_iter()
         .filter(|(_, references)| !references.is_empty());
-    let partitions = observed
-        .inputs
-        .node_sets
-        .iter()
+    let files = files.map(|(field, _)| format!("spec.{field}"));
+    let node_sets = observed.inputs.node_sets.iter();
+    let partitions = node_sets
         .filter(|node_set| node_set.spec.wanted_partition().is_some())
         .map(|node_set| format!("spec.partition of NodeSet {:?}", node_set.name_any()));
-    lines
-        .then(|| "spec.extraConf".to_owned())
-        .into_iter()
-        .chain(files.map(|(field, _)| format!("spec.{field}")))
-        .chain(partitions)
-        .collect()
+    lines.chain(files).chain(partitions).collect()
 }
 
 /// The ServiceMonitor, if it is wanted and its kind exists.
-fn plan_monitor(observed: &Observed, parent: &Parent) -> (Option<ServiceMonitor>, Option<Finding>) {
-    let metrics = observed.inputs.controller.spec.metrics.as_ref();
-    let Some(wanted) = metrics.and_then(|metrics| metrics.wanted_monitor()) else {
-        return (None, None);
-    };
+fn plan_monitor(observed: &Observed, parent: &Parent, findings: &mut Vec<Finding>) -> Option<ServiceMonitor> {
+    let wanted = observed.inputs.controller.spec.metrics.as_ref()?.wanted_monitor()?;
     if observed.has_service_monitors {
-        return (Some(build_monitor(parent, wanted)), None);
+        return Some(build_monitor(parent, wanted));
     }
-    let finding = Finding::new(
+    findings.push(Finding::new(
         Blocks::Nothing,
         reason::NO_SERVICE_MONITORS,
         "spec.metrics.serviceMonitor is enabled, and the API server has no ServiceMonitor kind; install the Prometheus operator, or disable it",
-    );
-    (None, Some(finding))
-}
-
-fn plan_services(parent: &Parent) -> (Vec<Service>, Vec<Finding>) {
-    let mut services = Vec::new();
-    let mut findings = Vec::new();
-    for built in [build_internal_service(parent), build_service(parent)] {
-        match built.map(serde_json::from_value::<Service>) {
-            Ok(Ok(service)) => services.push(service),
-            Ok(Err(error)) => findings.push(Finding::new(
-                Blocks::Nothing,
-                reason::INVALID_SPEC,
-                format!("spec.service.spec does not fit the ServiceSpec schema: {error}; correct it"),
-            )),
-            Err(clash) => findings.push(Finding::new(Blocks::Nothing, reason::INVALID_SPEC, clash.to_string())),
-        }
-    }
-    (services, findings)
+    ));
+    None
 }
 
 fn plan_labels(observed: &Observed) -> Vec<Effect> {

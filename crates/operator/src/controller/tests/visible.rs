@@ -13,7 +13,7 @@ use slurm::agent::{Action, Candidate, Phase, StepTime, UpdateChannel};
 use super::{
     super::{
         observe::Observed,
-        plan::{Effect, plan},
+        plan::plan,
         status::{build_status, setback},
     },
     controller, keys, node_set, observed, planned, pod,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     cluster::deliver::{FinishedPush, LiveRevision, Refusals, Rejection, Report, Sent, Standby, State, Wanted},
-    configuration::{DeliveryChange, WakeKubelet, report::held_before},
+    configuration::{DeliveryChange, report::held_before},
 };
 
 const LATER: &str = "2026-02-02T00:00:00Z";
@@ -51,11 +51,10 @@ fn with_status(mut objects: Vec<Value>, status: &ControllerStatus) -> Vec<Value>
 /// The revision that is pushed for these objects.
 pub(super) fn pushed(objects: &[Value], report: &Report) -> Wanted {
     let plan = plan(&observed(objects.to_vec(), report.clone()));
-    let mut pushes = plan.effects.into_iter().filter_map(|effect| match effect {
-        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(*wanted),
-        _ => None,
-    });
-    pushes.next().unwrap()
+    match plan.configuration.delivery {
+        DeliveryChange::Deliver(wanted) => *wanted,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A finished push of these files.
@@ -127,11 +126,8 @@ async fn a_revision_that_cannot_be_pushed_is_sent_in_a_config_map_and_the_status
         .find(|map| map.metadata.name.as_deref() == Some("slurm-candidate"));
     let map = map.unwrap();
     assert_eq!(map.binary_data.as_ref().unwrap()["candidate"].0, candidate.bundle);
-    let woken = planned
-        .effects
-        .iter()
-        .any(|effect| matches!(effect, Effect::WakeKubelet(WakeKubelet { pod, sequence: 2, .. }) if pod == "slurm-controller-0"));
-    assert!(woken);
+    let woken = planned.configuration.wake_kubelet.as_ref().unwrap();
+    assert_eq!((woken.pod.as_str(), woken.sequence), ("slurm-controller-0", 2));
     assert!(planned.keep.as_ref().unwrap().config_maps.contains("slurm-candidate"));
     assert_eq!(
         configuration(objects.clone(), sent.clone()).delivery,

@@ -109,7 +109,7 @@ fn wanted_features(view: WorkerView<'_>, node: &slurm::Node) -> Result<Option<No
     };
     let with_ours = |current: &[String]| -> BTreeSet<String> {
         let others = current.iter().filter(is_others);
-        let ours = given.iter().flatten().chain(marks.wanted());
+        let ours = given.iter().flatten().chain(&marks.wanted);
         others.chain(ours).cloned().collect()
     };
     let as_set = |current: &[String]| -> BTreeSet<String> { current.iter().cloned().collect() };

@@ -11,26 +11,24 @@ use slurm::{
     conf::Settings,
     partition::PartitionStateName,
     rpc::{
-        Delivery, Failure, LivePartition, NotReleased, PartitionUpdate, deliver_partitions, release_partitions,
-        restore_partition,
+        Delivery, Failure, LivePartition, NotReleased, PartitionCommands as _, PartitionUpdate, deliver_partitions,
+        read_back_partitions, release_partitions, restore_partition,
     },
 };
 use tokio::time::timeout;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
-    COMPARE_AFTER, ExternalEffect, change,
+    COMPARE_AFTER, ExternalEffect,
     channel::{Channel, Reached},
-    closed,
-    create::{create, roll_back},
-    known_line, refused, waits,
+    known_line,
 };
 use crate::{
-    cluster::partition_reports::PartitionReport,
+    cluster::partition_reports::{Change, PartitionReport},
     fault::Fault,
     partition::{
         memory::{RETRY, Refusal},
-        rules::line::settings_in,
+        rules::line::{PartitionLine, settings_in},
     },
     reason,
     runtime::{Context, Error, Key, Writer},
@@ -57,6 +55,8 @@ pub(in crate::partition) struct Session<'a> {
     /// The key of its Controller.
     pub(in crate::partition) controller: &'a Key,
     pub(in crate::partition) reached: &'a Reached,
+    /// The state of the Partition before the effect.
+    pub(in crate::partition) before: &'a PartitionReport,
 }
 
 impl Session<'_> {
@@ -84,14 +84,14 @@ impl Session<'_> {
                     .map(|difference| difference.key)
                     .collect();
                 info!(%partition, %slurmctld, ?keys, way = ?channel.way(), "updating a partition of an external slurmctld");
-                let sent = self.send(async {
+                let sent = async {
                     let sent = deliver_partitions(channel, updates, &cluster.partitions).await;
                     if let Delivery::Refused(_) = &sent {
                         roll_back(channel, back).await;
                     }
                     sent
-                });
-                let sent = sent.await;
+                };
+                let sent = self.send(sent).await;
                 Ok(self.conclude(sent, live, begin).await)
             }
             ExternalEffect::Create { update, live } => {
@@ -114,47 +114,51 @@ impl Session<'_> {
 
     async fn conclude(&self, sent: Delivery, live: &PartitionReport, begin: Timestamp) -> Done {
         let Reached { external, channel, .. } = self.reached;
-        let now = self.context.clock.now();
+        let (address, now) = (&external.address, self.context.clock.now());
         self.poll().await;
-        let refuse = |message: String| Fault::new(reason::CONFIG_REJECTED, message);
-        let sent_line = live.line.clone();
-        match sent {
-            Delivery::Done => Done {
-                report: PartitionReport {
-                    change: Some(change(begin, now, channel.way())),
-                    ..live.clone()
-                },
-                again: Some(COMPARE_AFTER),
-                refusal: None,
-            },
+        let is_refused = matches!(sent, Delivery::Refused(_));
+        let message = match sent {
+            Delivery::Done => {
+                let took = Duration::try_from(now.duration_since(begin)).unwrap_or_default();
+                let change = Change {
+                    sequence: None,
+                    at: now,
+                    way: Some(channel.way()),
+                    milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                };
+                return Done {
+                    report: PartitionReport {
+                        change: Some(change),
+                        ..live.clone()
+                    },
+                    again: Some(COMPARE_AFTER),
+                    refusal: None,
+                };
+            }
             Delivery::Refused(why) => {
-                let fault = refuse(format!(
-                    "slurmctld at {} rejects it: {why}; the previous values are in force; correct the spec",
-                    external.address
-                ));
-                Done {
-                    refusal: sent_line.map(|line| Refusal {
-                        line,
-                        at: now,
-                        fault: fault.clone(),
-                    }),
-                    report: refused(self.partition, fault),
-                    again: Some(RETRY),
-                }
+                format!("slurmctld at {address} rejects it: {why}; the previous values are in force; correct the spec")
             }
             Delivery::NotUnderstood(why) => {
-                let text = sent_line.map(|line| line.whole()).unwrap_or_default();
-                let fault = refuse(format!(
-                    "this cannot be sent to slurmctld at {}: {why}; write {text} into the slurm.conf there and reconfigure, or remove it from the spec",
-                    external.address
-                ));
-                Done {
-                    report: refused(self.partition, fault),
-                    again: Some(RETRY),
-                    refusal: None,
-                }
+                let text = live.line.as_ref().map(PartitionLine::whole).unwrap_or_default();
+                format!(
+                    "this cannot be sent to slurmctld at {address}: {why}; write {text} into the slurm.conf there and reconfigure, or remove it from the spec"
+                )
             }
-            Delivery::Unknown(why) => self.unclear(&why),
+            Delivery::Unknown(why) => return self.unclear(&why),
+        };
+        let fault = Fault::new(reason::CONFIG_REJECTED, message);
+        let line = live.line.clone().filter(|_| is_refused);
+        Done {
+            refusal: line.map(|line| Refusal {
+                line,
+                at: now,
+                fault: fault.clone(),
+            }),
+            report: PartitionReport {
+                trouble: Some(fault),
+                ..self.before.clone()
+            },
+            again: Some(RETRY),
         }
     }
 
@@ -170,7 +174,10 @@ impl Session<'_> {
         self.poll().await;
         match sent {
             Delivery::Done => Done {
-                report: closed(self.partition, state),
+                report: PartitionReport {
+                    line: self.before.line.as_ref().map(|line| line.with_state(state.name())),
+                    ..self.before.clone()
+                },
                 // Then delete it.
                 again: Some(Duration::ZERO),
                 refusal: None,
@@ -205,11 +212,10 @@ impl Session<'_> {
             Ok(Err(NotReleased { needed, .. })) => needed.into_iter().map(|needed| needed.why).collect::<Vec<_>>(),
             Err(why) => vec![why.to_owned()],
         };
-        let state = live.state.name().unwrap_or(PartitionStateName::Drain);
         Done {
             report: PartitionReport {
                 trouble: Some(Fault::new(reason::WAITS_FOR_JOBS, why.join("; "))),
-                ..closed(self.partition, state)
+                ..self.before.clone()
             },
             ..Done::default()
         }
@@ -241,7 +247,11 @@ impl Session<'_> {
     fn unclear(&self, why: &str) -> Done {
         let why = format!("slurmctld at {}: {why}", self.reached.external.address);
         Done {
-            report: waits(self.partition, why),
+            report: PartitionReport {
+                waits: Some(why),
+                runs: false,
+                ..self.before.clone()
+            },
             again: Some(TIMEOUT),
             refusal: None,
         }
@@ -277,6 +287,44 @@ impl Session<'_> {
     async fn poll(&self) {
         if let Channel::Rpc(_) = &self.reached.channel {
             self.reached.external.poll().await;
+        }
+    }
+}
+
+/// Creates it closed, reads it back, and opens it: until then it accepts no jobs, and can be deleted.
+async fn create(channel: &Channel, wanted: &PartitionUpdate) -> Delivery {
+    let closed = PartitionUpdate {
+        state: Some(PartitionStateName::Inactive),
+        ..wanted.clone()
+    };
+    match channel.create_partition(&closed).await.into() {
+        Delivery::Done => {}
+        other => return other,
+    }
+    match read_back_partitions(channel, &[closed]).await {
+        Delivery::Done => {}
+        Delivery::Refused(why) => {
+            // If this fails, the partition stays closed, and the next poll finds it.
+            drop(channel.delete_partition(&wanted.name).await);
+            return Delivery::Refused(why);
+        }
+        other => return other,
+    }
+    let open = PartitionUpdate {
+        state: wanted.state,
+        ..PartitionUpdate::new(&wanted.name)
+    };
+    match channel.update_partition(&open).await.into() {
+        Delivery::Done => read_back_partitions(channel, std::slice::from_ref(wanted)).await,
+        other => other,
+    }
+}
+
+/// Restores the former values after slurmctld rejected a part of an update.
+async fn roll_back(channel: &Channel, updates: &[PartitionUpdate]) {
+    for update in updates {
+        if let Err(error) = channel.update_partition(update).await {
+            warn!(partition = %update.name, %error, "cannot roll back an update");
         }
     }
 }

@@ -42,27 +42,23 @@ pub(in crate::partition) enum Channel {
 
 /// Reads the state of this Controller's slurmctld through the first channel that works.
 pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> Reach {
-    let Some((external, view)) = polled(context, controller) else {
+    let external = context.clusters.external(controller);
+    let Some((external, view)) = external.and_then(|external| external.view().map(|view| (external, view))) else {
         return Reach::Unpolled;
     };
-    let by_rpc = match view.as_ref() {
-        View {
-            cluster: Ok(_),
-            unfit: Some(unfit),
-            ..
-        } => return Reach::Unreachable(unfit.message.clone()),
-        View {
-            cluster: Ok(cluster), ..
-        } => {
-            return Reach::Reached(Box::new(Reached {
-                cluster: cluster.clone(),
-                channel: Channel::Rpc(Arc::clone(&external.client)),
-                view: Arc::clone(&view),
-                external,
-            }));
-        }
-        View { unfit: Some(unfit), .. } => unfit.message.clone(),
-        View { cluster: Err(why), .. } => why.clone(),
+    let reached = |cluster: ExternalCluster, channel: Channel| {
+        Reach::Reached(Box::new(Reached {
+            external: external.clone(),
+            view: Arc::clone(&view),
+            cluster,
+            channel,
+        }))
+    };
+    let by_rpc = match (&view.cluster, &view.unfit) {
+        (Ok(_), Some(unfit)) => return Reach::Unreachable(unfit.message.clone()),
+        (Ok(cluster), None) => return reached(cluster.clone(), Channel::Rpc(Arc::clone(&external.client))),
+        (Err(_), Some(unfit)) => &unfit.message,
+        (Err(why), None) => why,
     };
     let by_rest = async {
         let client = context.clusters.slurmrestd(controller)?;
@@ -72,22 +68,11 @@ pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> 
         Ok::<_, String>((cluster, Channel::Rest(client)))
     };
     match by_rest.await {
-        Ok((cluster, channel)) => Reach::Reached(Box::new(Reached {
-            external,
-            view,
-            cluster,
-            channel,
-        })),
+        Ok((cluster, channel)) => reached(cluster, channel),
         Err(why) => Reach::Unreachable(format!(
             "{by_rpc}; it cannot be reached through slurmrestd either: {why}; that requires a RestApi of this Controller with Slurm 26.05 or later"
         )),
     }
-}
-
-fn polled(context: &Context, controller: &Key) -> Option<(External, Arc<View>)> {
-    let external = context.clusters.external(controller)?;
-    let view = external.view()?;
-    Some((external, view))
 }
 
 async fn read_cluster(client: &rest::Client, clock: &Clock) -> Result<ExternalCluster, rest::Error> {
@@ -116,32 +101,30 @@ impl Channel {
     }
 }
 
+/// Calls a method of the channel's client.
+macro_rules! by {
+    ($channel:ident, $method:ident($($argument:ident)?)) => {
+        match $channel {
+            Self::Rpc(client) => PartitionCommands::$method(client.as_ref() $(, $argument)?).await,
+            Self::Rest(client) => PartitionCommands::$method(client.as_ref() $(, $argument)?).await,
+        }
+    };
+}
+
 impl PartitionCommands for Channel {
     async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
-        match self {
-            Self::Rpc(client) => PartitionCommands::partitions(client.as_ref()).await,
-            Self::Rest(client) => PartitionCommands::partitions(client.as_ref()).await,
-        }
+        by!(self, partitions())
     }
 
     async fn create_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
-        match self {
-            Self::Rpc(client) => PartitionCommands::create_partition(client.as_ref(), partition).await,
-            Self::Rest(client) => PartitionCommands::create_partition(client.as_ref(), partition).await,
-        }
+        by!(self, create_partition(partition))
     }
 
     async fn update_partition(&self, partition: &PartitionUpdate) -> Result<(), Failure> {
-        match self {
-            Self::Rpc(client) => PartitionCommands::update_partition(client.as_ref(), partition).await,
-            Self::Rest(client) => PartitionCommands::update_partition(client.as_ref(), partition).await,
-        }
+        by!(self, update_partition(partition))
     }
 
     async fn delete_partition(&self, name: &str) -> Result<(), Failure> {
-        match self {
-            Self::Rpc(client) => PartitionCommands::delete_partition(client.as_ref(), name).await,
-            Self::Rest(client) => PartitionCommands::delete_partition(client.as_ref(), name).await,
-        }
+        by!(self, delete_partition(name))
     }
 }

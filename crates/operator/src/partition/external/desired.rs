@@ -13,6 +13,7 @@ use slurm::{
     rpc::{PartitionUpdate, plan_partition_update},
 };
 
+use super::sent_line;
 use crate::{
     cluster::external::ExternalCluster,
     fault::Fault,
@@ -24,17 +25,17 @@ use crate::{
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::partition) struct Desired {
+pub(super) struct Desired {
     /// The equivalent line of slurm.conf.
-    pub(in crate::partition) line: PartitionLine,
+    pub(super) line: PartitionLine,
     /// The update that makes the partition match.
-    pub(in crate::partition) update: PartitionUpdate,
+    pub(super) update: PartitionUpdate,
     /// Why it does not survive a restart of that slurmctld, if so.
-    pub(in crate::partition) not_persistent: Option<String>,
+    pub(super) not_persistent: Option<String>,
 }
 
 /// Plans the wanted partition, or returns what is wrong with it.
-pub(in crate::partition) fn plan_desired(
+pub(super) fn plan_desired(
     partition: &Partition,
     node_sets: &[Arc<NodeSet>],
     cluster: &ExternalCluster,
@@ -42,16 +43,17 @@ pub(in crate::partition) fn plan_desired(
 ) -> Result<Desired, Fault> {
     let name = partition.slurm_name();
     let nodes = members(partition, node_sets, cluster, address)?;
-    let status = partition.status.as_ref();
-    let before = status.filter(|status| status.applied.is_some());
-    let before = before.and_then(|status| status.line.as_deref()).map(settings_in);
+    let before = sent_line(partition).map(settings_in);
     let in_file = cluster.line(&name);
     let base = match &before {
         // The last line sent contains keys of the file, and it is not known which.
         Some(before) if !cluster.is_file_known => before.clone(),
         _ => in_file.cloned().unwrap_or_default(),
     };
-    let own = own_settings(partition, &name, &nodes);
+    let mut own = settings_in(&format!("PartitionName={name} {}", render_settings(&partition.spec)));
+    own.insert(Key::new("Nodes"), nodes.clone());
+    let state = partition.spec.state.as_ref();
+    own.extend(state.map(|state| (Key::new("State"), state.slurm_word())));
     let mut whole = base.clone();
     for (key, value) in &own {
         // Of two spellings of a key, the object's is shown.
@@ -125,28 +127,16 @@ fn members(
     }
 }
 
-/// The settings of the object itself.
-fn own_settings(partition: &Partition, name: &str, nodes: &str) -> Settings {
-    let spec = &partition.spec;
-    let mut own = settings_in(&format!("PartitionName={name} {}", render_settings(spec)));
-    own.insert(Key::new("Nodes"), nodes.to_owned());
-    if let Some(state) = &spec.state {
-        own.insert(Key::new("State"), state.slurm_word());
-    }
-    own
-}
-
 fn to_line(name: &str, nodes: String, settings: &Settings, generation: i64) -> PartitionLine {
     let state = settings.get(&Key::new("State"));
-    let others = settings
-        .iter()
-        .filter(|(key, _)| **key != *"Nodes" && **key != *"State");
     // In slurm.conf a blank ends a value.
     let needs_quotes = |value: &str| value.is_empty() || value.contains(char::is_whitespace);
-    let others: Vec<String> = others
+    let others: Vec<String> = settings
+        .iter()
+        .filter(|(key, _)| **key != *"Nodes" && **key != *"State")
         .map(|(key, value)| match value {
-            value if needs_quotes(value) => format!("{}=\"{value}\"", key.as_str()),
-            value => format!("{}={value}", key.as_str()),
+            value if needs_quotes(value) => format!("{key}=\"{value}\""),
+            value => format!("{key}={value}"),
         })
         .collect();
     PartitionLine {

@@ -6,8 +6,6 @@
 
 pub(super) mod apply;
 pub(super) mod channel;
-mod create;
-mod decide;
 mod desired;
 #[cfg(test)]
 mod tests;
@@ -16,26 +14,40 @@ use std::time::Duration;
 
 use api::{
     Partition,
-    keys::{PARTITION_FINALIZER, annotations},
-    partition::PartitionWay,
+    keys::annotations,
+    partition::{DriftPolicy, PartitionWay},
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use slurm::{
+    conf::{Key, Settings},
     partition::PartitionStateName,
-    rpc::{LivePartition, PartitionUpdate},
+    rpc::{LivePartition, PartitionFlag, PartitionUpdate},
 };
 
 use self::{
     channel::{Channel, Reach, Reached},
-    decide::{Decision, Removal, decide, decide_removal, plan_roll_back, sent_before},
     desired::{Desired, plan_desired},
 };
-use super::{memory::Memory, memory::RETRY, observe::Observed, rules::line::PartitionLine};
+use super::{
+    drift::kept_since,
+    memory::{Memory, RETRY},
+    observe::Observed,
+    plan::has_finalizer,
+    rules::{
+        closing::{closing_state, is_closed},
+        default::{LAST_DEFAULT, is_yes},
+        line::{PartitionLine, settings_in, strictness},
+        manual_state::ManualState,
+        names::find_rival,
+    },
+};
 use crate::{
-    cluster::partition_reports::{Change, PartitionReport},
+    cluster::{
+        external::ExternalCluster,
+        partition_reports::{Change, PartitionReport},
+    },
     fault::Fault,
-    partition::rules::{default::LAST_DEFAULT, names::find_rival},
     reason,
 };
 
@@ -44,6 +56,9 @@ const REST_INTERVAL: Duration = Duration::from_secs(15);
 
 /// slurmrestd may return older values than were sent; drift is checked once it returns newer ones.
 const COMPARE_AFTER: Duration = Duration::from_secs(10);
+
+/// Slurm reports its boot time and the current time in whole seconds.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
 
 /// The plan for a Partition of an external slurmctld.
 #[derive(Clone, Debug, Default)]
@@ -86,13 +101,25 @@ pub(super) fn plan(observed: &Observed, reach: &Reach, memory: &Memory) -> Exter
     }
     let reached = match reach {
         Reach::Unpolled => return ExternalPlan::default(),
-        Reach::Unreachable(why) => return report(waits(partition, why.clone())),
+        Reach::Unreachable(why) => {
+            return report(PartitionReport {
+                waits: Some(why.clone()),
+                ..known(partition)
+            });
+        }
         Reach::Reached(reached) => reached,
     };
     let plan = if is_leaving {
-        plan_removal(partition, reached)
+        decide_removal(partition, &reached.cluster, &reached.external.address)
     } else {
-        plan_line(observed, reached, memory).unwrap_or_else(|fault| refuse(partition, fault))
+        // The Partition keeps its former line.
+        plan_line(observed, reached, memory).unwrap_or_else(|fault| ExternalPlan {
+            again: Some(RETRY),
+            ..report(PartitionReport {
+                trouble: Some(fault),
+                ..known(partition)
+            })
+        })
     };
     let interval = matches!(reached.channel, Channel::Rest(_)).then_some(REST_INTERVAL);
     ExternalPlan {
@@ -109,77 +136,193 @@ fn plan_line(observed: &Observed, reached: &Reached, memory: &Memory) -> Result<
         return Err(rival);
     }
     let desired = plan_desired(partition, &observed.node_sets, cluster, address)?;
-    let effect = match decide(partition, &desired, cluster, address, now) {
-        Decision::Refuse(fault) => return Err(fault),
-        Decision::Unchanged { manual_state, is_new } => {
-            let change = if is_new {
-                let at = now.max(sent_before(cluster));
-                change(at, at, channel.way())
-            } else {
-                known_change(partition, now, channel.way())
-            };
-            return Ok(ExternalPlan {
-                again: is_new.then_some(COMPARE_AFTER),
-                ..report(PartitionReport {
-                    manual_state,
-                    ..live(desired, Some(change))
-                })
-            });
-        }
-        Decision::Update { updates, manual_state } => ExternalEffect::Update {
-            updates,
-            roll_back: cluster
-                .partition(&desired.line.name)
-                .map(|live| plan_roll_back(live, cluster))
-                .unwrap_or_default(),
-            live: Box::new(PartitionReport {
-                manual_state,
-                ..live(desired.clone(), None)
-            }),
-        },
-        Decision::Create(update) => ExternalEffect::Create {
-            update,
-            live: Box::new(live(desired.clone(), None)),
-        },
+    let plan = decide(partition, &desired, cluster, address, channel.way(), now)?;
+    let refusal = memory.refusal_of(&desired.line, now);
+    refusal.filter(|_| plan.effect.is_some()).map_or(Ok(plan), Err)
+}
+
+/// Decides about a Partition that is not deleted.
+fn decide(
+    partition: &Partition,
+    desired: &Desired,
+    cluster: &ExternalCluster,
+    address: &str,
+    way: PartitionWay,
+    now: Timestamp,
+) -> Result<ExternalPlan, Fault> {
+    let Desired { line, update, .. } = desired;
+    let mut result = PartitionReport {
+        line: Some(line.clone()),
+        runs: true,
+        not_persistent: desired.not_persistent.clone(),
+        ..PartitionReport::default()
     };
-    match memory.refusal_of(&desired.line, now) {
-        Some(fault) => Err(fault),
-        None => Ok(ExternalPlan {
-            effect: Some(effect),
-            ..report(PartitionReport {
-                line: known_line(partition),
-                ..PartitionReport::default()
-            })
-        }),
+    let send = |effect| ExternalPlan {
+        effect: Some(effect),
+        ..report(known(partition))
+    };
+    let Some(live) = cluster.partition(&line.name) else {
+        check_creation(desired, cluster, address)?;
+        let update = PartitionUpdate {
+            state: PartitionStateName::from_name(&line.state),
+            ..update.clone()
+        };
+        return Ok(send(ExternalEffect::Create {
+            update: Box::new(update),
+            live: Box::new(result),
+        }));
+    };
+    let policy = partition.spec.drift_policy();
+    let applied = partition.status.as_ref().and_then(|status| status.applied.as_ref());
+    let known_line = sent_line(partition);
+    let is_new = applied.map(|applied| applied.generation) != partition.metadata.generation
+        || known_line != Some(line.whole().as_str());
+    // Orders before this time may have been lost.
+    let sent_before = cluster
+        .booted_at
+        .checked_add(MAX_CLOCK_SKEW)
+        .unwrap_or(cluster.booted_at);
+    let applied_at = applied.and_then(|applied| applied.time.instant());
+    let has_restarted = applied_at.is_some_and(|at| at < sent_before);
+    let is_lost = has_restarted && policy != DriftPolicy::Report;
+    let mut update = if is_new || is_lost {
+        update.clone()
+    } else {
+        PartitionUpdate::new(&line.name)
+    };
+    let state = live
+        .state
+        .name()
+        .map(|state| state.name().to_owned())
+        .unwrap_or_default();
+    if strictness(&state) > strictness(&line.state) {
+        let known_since = kept_since(partition, &state);
+        let state_of = |settings: &Settings| settings.get(&Key::new("State")).cloned();
+        let in_file = cluster.line(&line.name).and_then(state_of);
+        let is_of_file = in_file.is_some_and(|in_file| in_file.eq_ignore_ascii_case(&state));
+        let before = known_line.and_then(|line| state_of(&settings_in(line)));
+        let found = ManualState {
+            // An object for an already closed partition does not open it: the API server sets its state by default.
+            wanted: before.unwrap_or_else(|| line.state.clone()),
+            since: known_since.clone().unwrap_or_else(|| format!("{now:.3}")),
+            state,
+        };
+        let opens = found.is_lifted(&line.state, Some(partition)) || (is_lost && is_of_file && known_since.is_none());
+        update.state = opens.then(|| PartitionStateName::from_name(&line.state)).flatten();
+        result.manual_state = (!opens).then_some(found);
+    }
+    if !update.differences(live).is_empty() {
+        return Ok(send(ExternalEffect::Update {
+            updates: return_default(update, live, cluster),
+            roll_back: plan_roll_back(live, cluster),
+            live: Box::new(result),
+        }));
+    }
+    let has_changed = is_new || has_restarted;
+    let known = applied.filter(|_| !has_changed);
+    result.change = Some(Change {
+        sequence: None,
+        at: known.map_or(now.max(sent_before), |applied| applied.time.instant().unwrap_or(now)),
+        way: Some(known.map_or(way, |applied| applied.way.clone())),
+        milliseconds: known
+            .and_then(|applied| u64::try_from(applied.milliseconds?).ok())
+            .unwrap_or_default(),
+    });
+    Ok(ExternalPlan {
+        again: has_changed.then_some(COMPARE_AFTER),
+        ..report(result)
+    })
+}
+
+/// Checks whether a partition that is created in this slurmctld is kept.
+fn check_creation(desired: &Desired, cluster: &ExternalCluster, address: &str) -> Result<(), Fault> {
+    if cluster.keeps_partitions {
+        return Ok(());
+    }
+    let name = &desired.line.name;
+    let remedy = if cluster.line(name).is_some() {
+        format!("its slurm.conf has PartitionName={name}, so run `scontrol reconfigure` there")
+    } else {
+        format!(
+            "add the line {} to the slurm.conf there and run `scontrol reconfigure`",
+            desired.line.whole()
+        )
+    };
+    Err(Fault::new(
+        reason::CANNOT_CREATE,
+        format!(
+            "slurmctld at {address} has no partition {name:?}, and one that is created there would be lost, with its jobs, when it restarts or reads its files (it has no ReconfigFlags=KeepPartInfo); {remedy}"
+        ),
+    ))
+}
+
+/// Decides about a deleted Partition.
+fn decide_removal(partition: &Partition, cluster: &ExternalCluster, address: &str) -> ExternalPlan {
+    let name = partition.slurm_name();
+    let made_at = partition.annotations().get(annotations::PARTITION_MADE_AT);
+    // The object did not create it there, or the slurm.conf there contains it.
+    if made_at.is_none_or(|made_at| made_at != address) || cluster.line(&name).is_some() {
+        return leave(partition);
+    }
+    let Some(live) = cluster.partition(&name) else {
+        return report(PartitionReport::default());
+    };
+    let mut result = PartitionReport {
+        runs: true,
+        ..known(partition)
+    };
+    if live.has(PartitionFlag::Default(true)) {
+        result.trouble = Some(Fault::new(reason::LAST_DEFAULT, LAST_DEFAULT));
+        return report(result);
+    }
+    let effect = match live.state.name().map(PartitionStateName::name) {
+        Some(state) if is_closed(state) => {
+            result.line = result.line.map(|line| line.with_state(state));
+            ExternalEffect::Delete(Box::new(live.clone()))
+        }
+        // An unknown state may be a stopped one.
+        state => {
+            let closing = closing_state(state.unwrap_or("DOWN"));
+            ExternalEffect::Close(PartitionStateName::from_name(closing).unwrap_or(PartitionStateName::Inactive))
+        }
+    };
+    ExternalPlan {
+        effect: Some(effect),
+        ..report(result)
     }
 }
 
-fn plan_removal(partition: &Partition, reached: &Reached) -> ExternalPlan {
-    let Reached { external, cluster, .. } = reached;
-    let known = PartitionReport {
-        line: known_line(partition),
-        runs: true,
-        ..PartitionReport::default()
-    };
-    let live = cluster.partition(&partition.slurm_name());
-    match (decide_removal(partition, cluster, &external.address), live) {
-        (Removal::Leave, _) => leave(partition),
-        (Removal::Gone, _) | (_, None) => report(PartitionReport::default()),
-        (Removal::LastDefault, _) => report(PartitionReport {
-            trouble: Some(Fault::new(reason::LAST_DEFAULT, LAST_DEFAULT)),
-            ..known
-        }),
-        (Removal::Close(state), _) => ExternalPlan {
-            effect: Some(ExternalEffect::Close(state)),
-            ..report(known)
-        },
-        (Removal::Delete, Some(live)) => ExternalPlan {
-            effect: Some(ExternalEffect::Delete(Box::new(live.clone()))),
-            ..report(closed(
-                partition,
-                live.state.name().unwrap_or(PartitionStateName::Drain),
-            ))
-        },
+/// The updates that restore the former values if slurmctld rejects a part of an update.
+fn plan_roll_back(live: &LivePartition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
+    let mut partitions = cluster.partitions.iter();
+    let default = partitions.find(|partition| partition.has(PartitionFlag::Default(true)));
+    let default = default.map(|partition| make_default(&partition.name));
+    [live.to_update()].into_iter().chain(default).collect()
+}
+
+fn make_default(name: &str) -> PartitionUpdate {
+    PartitionUpdate {
+        flags: vec![PartitionFlag::Default(true)],
+        ..PartitionUpdate::new(name)
+    }
+}
+
+/// Returns the default to the partition that had it before this object.
+fn return_default(
+    mut update: PartitionUpdate,
+    live: &LivePartition,
+    cluster: &ExternalCluster,
+) -> Vec<PartitionUpdate> {
+    let is_default = |line: &Settings| line.get(&Key::new("Default")).is_some_and(|value| is_yes(value));
+    let mut lines = cluster.lines.iter();
+    let other = lines.find(|(name, line)| *name != live.name && is_default(line) && cluster.partition(name).is_some());
+    let gives_up = update.flags.contains(&PartitionFlag::Default(false)) && live.has(PartitionFlag::Default(true));
+    match other.filter(|_| gives_up) {
+        None => vec![update],
+        Some((other, _)) => {
+            update.flags.retain(|flag| *flag != PartitionFlag::Default(false));
+            vec![update, make_default(other)]
+        }
     }
 }
 
@@ -192,12 +335,8 @@ fn report(report: PartitionReport) -> ExternalPlan {
 
 /// The object did not create the partition, so it is kept.
 fn leave(partition: &Partition) -> ExternalPlan {
-    let has_finalizer = partition
-        .finalizers()
-        .iter()
-        .any(|finalizer| finalizer == PARTITION_FINALIZER);
     ExternalPlan {
-        stays: has_finalizer.then(|| {
+        stays: has_finalizer(partition).then(|| {
             format!(
                 "partition {:?} is kept in Slurm, because this object did not create it; changed values last until slurmctld restarts or reads its files",
                 partition.slurm_name()
@@ -207,74 +346,21 @@ fn leave(partition: &Partition) -> ExternalPlan {
     }
 }
 
-/// The Partition with its former line, and why the new one is rejected.
-fn refuse(partition: &Partition, fault: Fault) -> ExternalPlan {
-    ExternalPlan {
-        again: Some(RETRY),
-        ..report(refused(partition, fault))
-    }
-}
-
-fn refused(partition: &Partition, fault: Fault) -> PartitionReport {
+/// The Partition with the last line sent.
+fn known(partition: &Partition) -> PartitionReport {
     PartitionReport {
         line: known_line(partition),
-        trouble: Some(fault),
         ..PartitionReport::default()
     }
 }
 
-fn waits(partition: &Partition, why: String) -> PartitionReport {
-    PartitionReport {
-        line: known_line(partition),
-        waits: Some(why),
-        ..PartitionReport::default()
-    }
-}
-
-fn closed(partition: &Partition, state: PartitionStateName) -> PartitionReport {
-    PartitionReport {
-        line: known_line(partition).map(|line| line.with_state(state.name())),
-        runs: true,
-        ..PartitionReport::default()
-    }
-}
-
-fn live(desired: Desired, change: Option<Change>) -> PartitionReport {
-    PartitionReport {
-        line: Some(desired.line),
-        runs: true,
-        change,
-        not_persistent: desired.not_persistent,
-        ..PartitionReport::default()
-    }
-}
-
-/// The last line sent.
 fn known_line(partition: &Partition) -> Option<PartitionLine> {
-    let status = partition.status.as_ref()?;
-    let generation = status.applied.as_ref()?.generation;
-    PartitionLine::read(status.line.as_deref()?, generation)
+    let generation = partition.status.as_ref()?.applied.as_ref()?.generation;
+    PartitionLine::read(sent_line(partition)?, generation)
 }
 
-fn known_change(partition: &Partition, now: Timestamp, way: PartitionWay) -> Change {
-    let status = partition.status.as_ref();
-    let applied = status.and_then(|status| status.applied.as_ref());
-    Change {
-        sequence: None,
-        at: applied.and_then(|applied| applied.time.instant()).unwrap_or(now),
-        way: Some(applied.map_or(way, |applied| applied.way.clone())),
-        milliseconds: applied
-            .and_then(|applied| u64::try_from(applied.milliseconds?).ok())
-            .unwrap_or_default(),
-    }
-}
-
-fn change(begin: Timestamp, end: Timestamp, way: PartitionWay) -> Change {
-    let took = Duration::try_from(end.duration_since(begin)).unwrap_or_default();
-    Change {
-        sequence: None,
-        at: end,
-        way: Some(way),
-        milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-    }
+/// The text of the last line sent.
+fn sent_line(partition: &Partition) -> Option<&str> {
+    let status = partition.status.as_ref().filter(|status| status.applied.is_some())?;
+    status.line.as_deref()
 }

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use api::{NodeSet, Partition};
-use jiff::Timestamp;
+use api::{NodeSet, keys::PARTITION_FINALIZER};
 use serde_json::{Value, json};
 use slurm::{
     answer::ServedConf,
-    partition::PartitionStateName::{self, Down, Drain, Inactive, Up},
-    rpc::{LivePartition, PartitionFlag, PartitionUpdate, ServedFile},
+    partition::PartitionStateName::{Down, Drain, Inactive, Up},
+    rpc::ServedFile,
 };
 
 use super::*;
-use crate::{cluster::external::ExternalCluster, partition::rules::line::settings_in};
 
 const ADDRESS: &str = "ctl:6817";
 const FILE: &str = "NodeSet=cpu Feature=cpu\n\
@@ -85,17 +83,24 @@ fn sent(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
     partition
 }
 
-fn decided(partition: &Partition, cluster: &ExternalCluster) -> Decision {
+fn decided(partition: &Partition, cluster: &ExternalCluster) -> Result<ExternalPlan, Fault> {
     let desired = desired(partition, cluster).unwrap();
-    decide(partition, &desired, cluster, ADDRESS, at(600))
+    decide(partition, &desired, cluster, ADDRESS, PartitionWay::Rpc, at(600))
 }
 
 fn updates(partition: &Partition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
-    match decided(partition, cluster) {
-        Decision::Update { updates, .. } => updates,
-        Decision::Unchanged { .. } => Vec::new(),
+    match decided(partition, cluster).unwrap().effect {
+        Some(ExternalEffect::Update { updates, .. }) => updates,
+        None => Vec::new(),
         other => panic!("{other:?}"),
     }
+}
+
+/// The manual state of a Partition for which nothing is sent, and whether its line or its slurmctld has just changed.
+fn unchanged(partition: &Partition, cluster: &ExternalCluster) -> (Option<ManualState>, bool) {
+    let plan = decided(partition, cluster).unwrap();
+    assert_eq!(plan.effect, None);
+    (plan.report.unwrap().manual_state, plan.again == Some(COMPARE_AFTER))
 }
 
 #[test]
@@ -134,21 +139,9 @@ fn a_removed_key_is_reset_to_the_file_or_to_slurms_default() {
 fn values_that_slurmctld_has_are_not_sent_again() {
     let there = cluster(FILE, vec![live("long", Up)]);
     let new = partition(&json!({ "maxTime": "1:00:00" }));
-    assert_eq!(
-        decided(&new, &there),
-        Decision::Unchanged {
-            manual_state: None,
-            is_new: true
-        }
-    );
+    assert_eq!(unchanged(&new, &there), (None, true));
     let known = sent(&json!({ "maxTime": 60 }), 100, &there);
-    assert_eq!(
-        decided(&known, &there),
-        Decision::Unchanged {
-            manual_state: None,
-            is_new: false
-        }
-    );
+    assert_eq!(unchanged(&known, &there), (None, false));
 }
 
 #[test]
@@ -169,18 +162,14 @@ fn a_partition_is_persistent_if_the_file_has_it_or_slurmctld_keeps_it() {
 fn a_missing_partition_is_created_only_if_slurmctld_keeps_it() {
     let new = partition(&json!({ "maxTime": 30, "state": "Down" }));
     let forgetful = cluster("", vec![live("all", Up)]);
-    let Decision::Refuse(fault) = decided(&new, &forgetful) else {
-        panic!("it would be lost");
-    };
+    let fault = decided(&new, &forgetful).expect_err("it would be lost");
     let line = "add the line PartitionName=long Nodes=n[1-4] State=DOWN MaxTime=30 to the slurm.conf there";
     assert!(fault.message.contains(line), "{}", fault.message);
     assert_eq!(fault.reason, "CannotCreate");
-    let unread = decided(&new, &cluster(FILE, Vec::new()));
-    assert!(
-        matches!(&unread, Decision::Refuse(fault) if fault.message.contains("scontrol reconfigure` there")),
-        "{unread:?}"
-    );
-    let Decision::Create(made) = decided(&new, &cluster("ReconfigFlags=KeepPartInfo\n", Vec::new())) else {
+    let unread = decided(&new, &cluster(FILE, Vec::new())).unwrap_err();
+    assert!(unread.message.contains("scontrol reconfigure` there"), "{unread:?}");
+    let kept = decided(&new, &cluster("ReconfigFlags=KeepPartInfo\n", Vec::new())).unwrap();
+    let Some(ExternalEffect::Create { update: made, .. }) = kept.effect else {
         panic!("it is kept there");
     };
     assert_eq!((made.state, made.max_time), (Some(Down), Some(30)));
@@ -212,26 +201,15 @@ fn a_manually_closed_partition_stays_closed_until_the_state_is_lifted() {
         let there = closed(state);
         for spec in [json!({}), json!({ "state": "Up" })] {
             let partition = sent(&spec, 100, &there);
-            let Decision::Unchanged {
-                manual_state: Some(kept),
-                ..
-            } = decided(&partition, &there)
-            else {
-                panic!("{state} is opened");
-            };
+            let (kept, _) = unchanged(&partition, &there);
+            let kept = kept.unwrap_or_else(|| panic!("{state} is opened"));
             assert_eq!((kept.state.as_str(), kept.wanted.as_str()), (state.name(), "UP"));
         }
     }
     let there = closed(Drain);
     // A new object does not open it either.
     let new = partition(&json!({ "state": "Up" }));
-    assert!(matches!(
-        decided(&new, &there),
-        Decision::Unchanged {
-            manual_state: Some(_),
-            ..
-        }
-    ));
+    assert!(unchanged(&new, &there).0.is_some());
     let opened = |partition: &Partition| updates(partition, &there).first().and_then(|update| update.state);
     let mut another = sent(&json!({ "state": "Drain" }), 100, &there);
     another.spec.state = partition(&json!({ "state": "Up" })).spec.state;
@@ -304,6 +282,7 @@ fn a_key_that_cannot_be_sent_is_rejected_with_the_line_to_write() {
 fn only_a_partition_that_the_object_created_is_deleted_with_it() {
     let made = |at: Option<&str>| {
         let mut partition = partition(&json!({}));
+        partition.metadata.finalizers = Some(vec![PARTITION_FINALIZER.to_owned()]);
         partition.metadata.annotations =
             at.map(|at| [(annotations::PARTITION_MADE_AT.to_owned(), at.to_owned())].into());
         partition
@@ -311,18 +290,24 @@ fn only_a_partition_that_the_object_created_is_deleted_with_it() {
     let keeps = "ReconfigFlags=KeepPartInfo\n";
     let mut default = live("long", Up);
     default.set(PartitionFlag::Default(true));
+    let close = |state| (Some(ExternalEffect::Close(state)), None, false);
+    let leave = (None, None, true);
+    let closed = live("long", Drain);
+    let delete = ExternalEffect::Delete(Box::new(closed.clone()));
     for (at, conf, partitions, expected) in [
-        (None, keeps, vec![live("long", Up)], Removal::Leave),
-        (Some("other:6817"), keeps, vec![live("long", Up)], Removal::Leave),
-        (Some(ADDRESS), FILE, vec![live("long", Up)], Removal::Leave),
-        (Some(ADDRESS), keeps, vec![], Removal::Gone),
-        (Some(ADDRESS), keeps, vec![default], Removal::LastDefault),
-        (Some(ADDRESS), keeps, vec![live("long", Up)], Removal::Close(Drain)),
-        (Some(ADDRESS), keeps, vec![live("long", Down)], Removal::Close(Inactive)),
-        (Some(ADDRESS), keeps, vec![live("long", Drain)], Removal::Delete),
+        (None, keeps, vec![live("long", Up)], leave.clone()),
+        (Some("other:6817"), keeps, vec![live("long", Up)], leave.clone()),
+        (Some(ADDRESS), FILE, vec![live("long", Up)], leave),
+        (Some(ADDRESS), keeps, vec![], (None, None, false)),
+        (Some(ADDRESS), keeps, vec![default], (None, Some(LAST_DEFAULT), false)),
+        (Some(ADDRESS), keeps, vec![live("long", Up)], close(Drain)),
+        (Some(ADDRESS), keeps, vec![live("long", Down)], close(Inactive)),
+        (Some(ADDRESS), keeps, vec![closed], (Some(delete), None, false)),
     ] {
-        let removal = decide_removal(&made(at), &cluster(conf, partitions), ADDRESS);
-        assert_eq!(removal, expected, "{at:?} {conf}");
+        let plan = decide_removal(&made(at), &cluster(conf, partitions), ADDRESS);
+        let trouble = plan.report.unwrap().trouble;
+        let trouble = trouble.as_ref().map(|fault| fault.message.as_str());
+        assert_eq!((plan.effect, trouble, plan.stays.is_some()), expected, "{at:?} {conf}");
     }
 }
 

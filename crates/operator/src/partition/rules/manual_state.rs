@@ -33,34 +33,14 @@ pub(crate) struct ManualState {
 }
 
 impl ManualState {
-    /// Whether the manual state was lifted: the wanted state has changed, or the owner resumed the partition.
-    pub(crate) fn is_lifted(&self, wanted: &str, policy: &Policy) -> bool {
-        self.wanted != wanted || !policy.keeps || policy.is_resumed_after(&self.since)
-    }
-}
-
-/// The owner's policy for manual states.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
-    keeps: bool,
-    resumed_at: Option<Timestamp>,
-}
-
-impl Policy {
-    /// `None` for a partition without an object.
-    pub(crate) fn of(partition: Option<&Partition>) -> Self {
+    /// Whether the manual state was lifted: the wanted state has changed, or the owner resumes the partition or does not
+    /// keep manual states. `None` for a partition without an object.
+    pub(crate) fn is_lifted(&self, wanted: &str, partition: Option<&Partition>) -> bool {
+        let time = |text: &String| text.parse::<Timestamp>().ok();
         let resumed_at = partition.and_then(|partition| partition.annotations().get(annotations::RESUMED_AT));
-        Self {
-            keeps: partition.is_none_or(|partition| partition.spec.drift_policy() != DriftPolicy::RevertAll),
-            resumed_at: resumed_at.and_then(|time| time.parse().ok()),
-        }
-    }
-
-    fn is_resumed_after(&self, since: &str) -> bool {
-        let since: Option<Timestamp> = since.parse().ok();
-        self.resumed_at
-            .zip(since)
-            .is_some_and(|(resumed, since)| resumed > since)
+        let is_resumed = (resumed_at.and_then(time).zip(time(&self.since))).is_some_and(|(at, since)| at > since);
+        let reverts_all = |partition: &Partition| partition.spec.drift_policy() == DriftPolicy::RevertAll;
+        self.wanted != wanted || is_resumed || partition.is_some_and(reverts_all)
     }
 }
 
@@ -91,7 +71,8 @@ pub(crate) fn find_manual_states(inputs: &StateInputs, wanted: impl FnOnce() -> 
     let written: BTreeMap<&str, String> = inputs.written.map(states).unwrap_or_default();
     let live = inputs.live.into_iter().flat_map(|(partitions, _)| partitions);
     let mut changed: BTreeMap<&str, String> = live
-        .filter_map(|(name, live)| Some((name.as_str(), state_name(&live.state)?)))
+        .filter(|(_, live)| matches!(live.state, PartitionState::Known(_)))
+        .map(|(name, live)| (name.as_str(), live.state.to_string()))
         .filter(|(name, live)| written.get(name).is_some_and(|written| written != live))
         .collect();
     let mut found = Found::default();
@@ -108,16 +89,14 @@ pub(crate) fn find_manual_states(inputs: &StateInputs, wanted: impl FnOnce() -> 
         .map(|partition| (partition.slurm_name(), partition.as_ref()))
         .collect();
     for (name, wanted) in states(&wanted) {
-        let policy = Policy::of(objects.get(name).copied());
-        let prior = inputs
-            .before
-            .get(name)
-            .filter(|prior| !prior.is_lifted(&wanted, &policy));
+        let object = objects.get(name).copied();
+        let prior = inputs.before.get(name);
+        let prior = prior.filter(|prior| !prior.is_lifted(&wanted, object));
         let state = match changed.remove(name) {
             Some(state) if inputs.is_fresh => {
                 let is_stricter = strictness(&state) > strictness(&wanted);
                 let since = inputs.live.map(|(_, at)| format!("{at:.3}")).unwrap_or_default();
-                // Without `keeps` it is kept for one delivery only: the next one opens the partition.
+                // With RevertAll it is kept for one delivery only: the next one opens the partition.
                 is_stricter.then(|| match prior {
                     Some(prior) if prior.state == state => prior.clone(),
                     _ => ManualState { state, wanted, since },
@@ -144,14 +123,6 @@ fn states(conf: &Document) -> BTreeMap<&str, String> {
     };
     let partitions = conf.effective(RecordKind::Partition).into_iter();
     partitions.map(|(name, settings)| (name, state(&settings))).collect()
-}
-
-/// `None` for a state that this operator does not know.
-fn state_name(state: &PartitionState) -> Option<String> {
-    match state {
-        PartitionState::Known(name) => Some(name.name().to_owned()),
-        PartitionState::Other(_) => None,
-    }
 }
 
 /// Returns the slurm.conf with these states in the lines of their partitions. A line that cannot be parsed, or that

@@ -67,7 +67,8 @@ impl Mark {
 /// The marks that one node must have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
-    wanted: Vec<String>,
+    /// To be added to the node's features.
+    pub(crate) wanted: Vec<String>,
     /// Names of partitions whose older marks may still be in slurm.conf.
     unsettled: Vec<String>,
     /// Marks that are in slurm.conf now.
@@ -97,11 +98,6 @@ impl Marks {
             marks.wanted.extend(mark.map(|mark| mark.name));
         }
         marks
-    }
-
-    /// The marks to add to a node's features.
-    pub(crate) fn wanted(&self) -> impl Iterator<Item = &String> {
-        self.wanted.iter()
     }
 
     /// Whether a feature is a mark that is no longer needed.
@@ -199,12 +195,12 @@ mod tests {
         let marks = |node: &str, partitions: &[Arc<Partition>]| Marks::of(&cpu, node, partitions, &sets);
 
         let under_way = marks("cpu-1", &[partition(&["cpu-2"], 2, 1, &line(&old))]);
-        assert_eq!(under_way.wanted().collect::<Vec<_>>(), [&new]);
+        assert_eq!(under_way.wanted, [new.clone()]);
         assert!(!under_way.is_stale(&old));
         // Accepted, though the status still shows the former line.
         assert!(!marks("cpu-1", &[partition(&["cpu-2"], 3, 2, "")]).is_stale(&old));
         let done = marks("cpu-2", &[partition(&["cpu-2"], 2, 2, &line(&new))]);
-        assert_eq!(done.wanted().count(), 0);
+        assert_eq!(done.wanted.len(), 0);
         assert!(done.is_stale(&old) && !done.is_stale(&new) && !done.is_stale("cpu") && !done.is_stale("k8s/x"));
         assert!(marks("cpu-1", &[]).is_stale(&new), "its partition was deleted");
         assert!(marks("cpu-1", &[partition(&[], 4, 4, "PartitionName=long Nodes=cpu")]).is_stale(&new));

@@ -1,9 +1,9 @@
 //! Resolves the nodes of a Partition into the value of `Nodes=`. NodeSets are listed by their names in Slurm, so that
 //! scaling one changes no partition. Pure.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use api::{NodeSet, Partition, PartitionSpec, claims::LabelSelector};
+use api::{NodeSet, Partition, claims::LabelSelector};
 use kube::ResourceExt as _;
 use slurm::{Hostlist, hostlist::MAX_HOSTS};
 
@@ -28,7 +28,8 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
             partition.spec.controller_ref.name
         ));
     }
-    let excluded = hosts_of("spec.excludeNodes", partition.spec.exclude_nodes.as_deref())?;
+    let excluded = partition.spec.exclude_nodes.as_deref().unwrap_or_default();
+    let excluded = hosts_of("spec.excludeNodes", excluded)?;
     if excluded.is_empty() {
         let nodes: Vec<String> = sets.into_iter().chain(listed).collect();
         return Ok(Members {
@@ -39,7 +40,7 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
     if listed.iter().any(|entry| entry.eq_ignore_ascii_case("ALL")) {
         return Err("spec.excludeNodes cannot exclude nodes from ALL in spec.nodes; name NodeSets instead".to_owned());
     }
-    let left = hosts_of("spec.nodes", Some(listed.as_slice()))?;
+    let left = hosts_of("spec.nodes", &listed)?;
     let left = left.names().filter(|name| !excluded.contains(name));
     let left = Hostlist::of_names(left).map_err(|why| format!("spec.nodes: {why}"))?;
     let mark = (!sets.is_empty()).then(|| Mark::new(&partition.slurm_name(), sets, &excluded));
@@ -54,56 +55,49 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
     })
 }
 
-/// Returns the names of its NodeSets in Slurm, without duplicates.
+/// Returns the names of its NodeSets in Slurm.
 fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
-    let PartitionSpec {
-        node_sets: named,
-        node_set_selector: selector,
-        ..
-    } = &partition.spec;
-    let mut members: Vec<String> = Vec::new();
-    let mut add = |name: String| {
-        if !members.contains(&name) {
-            members.push(name);
-        }
-    };
-    for (index, name) in named.iter().flatten().enumerate() {
-        add(find_node_set(partition, node_sets, index, name)?.slurm_name());
+    let mut members = Vec::new();
+    for (index, name) in partition.spec.node_sets.iter().flatten().enumerate() {
+        members.push(find_node_set(partition, node_sets, index, name)?.slurm_name());
     }
-    if let Some(selector) = selector {
+    if let Some(selector) = &partition.spec.node_set_selector {
         for node_set in node_sets {
-            if selects(selector, node_set).map_err(|why| format!("spec.nodeSetSelector {why}"))? {
-                add(node_set.slurm_name());
+            if selects(selector, node_set)? {
+                members.push(node_set.slurm_name());
             }
         }
     }
-    Ok(members)
+    Ok(without_duplicates(members))
 }
 
-/// Returns the entries of `spec.nodes`, as written, without duplicates.
+/// Returns the entries of `spec.nodes`, as written.
 fn resolve_nodes(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
-    let nodes = partition.spec.nodes.as_deref();
-    let mut entries: Vec<String> = Vec::new();
-    for (index, entry) in nodes.into_iter().flatten().enumerate() {
+    let nodes = partition.spec.nodes.as_deref().unwrap_or_default();
+    for (index, entry) in nodes.iter().enumerate() {
         if let Some(node_set) = node_sets.iter().find(|node_set| node_set.slurm_name() == *entry) {
             return Err(format!(
                 "spec.nodes[{index}] is {entry:?}, which is NodeSet {:?}; name that in spec.nodeSets",
                 node_set.name_any()
             ));
         }
-        if !entries.contains(entry) {
-            entries.push(entry.clone());
-        }
     }
     hosts_of("spec.nodes", nodes)?;
-    Ok(entries)
+    Ok(without_duplicates(nodes.to_vec()))
+}
+
+/// Keeps the first of equal names.
+fn without_duplicates(mut names: Vec<String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
 }
 
 /// Returns all hosts of a field whose entries are hostlists.
-fn hosts_of(field: &str, entries: Option<&[String]>) -> Result<Hostlist, String> {
+fn hosts_of(field: &str, entries: &[String]) -> Result<Hostlist, String> {
     let mut count = 0;
     let mut names = Vec::new();
-    for (index, entry) in entries.into_iter().flatten().enumerate() {
+    for (index, entry) in entries.iter().enumerate() {
         let hosts = Hostlist::parse(entry)
             .map_err(|why| format!("{field}[{index}] is not a hostlist: {why}; write one such as ext[001-004]"))?;
         count += hosts.len();
@@ -127,32 +121,28 @@ fn find_node_set<'a>(
     if let Some(node_set) = node_sets.iter().find(|node_set| node_set.name_any() == name) {
         return Ok(node_set);
     }
-    let field = format!("spec.nodeSets[{index}]");
-    let called: Vec<&Arc<NodeSet>> = node_sets
-        .iter()
-        .filter(|node_set| node_set.slurm_name() == name)
-        .collect();
+    let called = node_sets.iter().filter(|node_set| node_set.slurm_name() == name);
+    let called: Vec<&Arc<NodeSet>> = called.collect();
+    let names = |sets: &[&Arc<NodeSet>], separator: &str| {
+        let names: Vec<String> = sets.iter().map(|node_set| node_set.name_any()).collect();
+        names.join(separator)
+    };
     match called.as_slice() {
         [one] => Ok(one),
         [] => {
-            let controller = &partition.spec.controller_ref.name;
-            let known: Vec<String> = node_sets.iter().map(|node_set| node_set.name_any()).collect();
-            let known = if known.is_empty() {
-                "it has none".to_owned()
-            } else {
-                format!("it has {}", known.join(", "))
+            let known = match names(&node_sets.iter().collect::<Vec<_>>(), ", ") {
+                known if known.is_empty() => "none".to_owned(),
+                known => known,
             };
             Err(format!(
-                "{field} names NodeSet {name:?}, which Controller {controller:?} does not have: {known}; create it, or name another one"
+                "spec.nodeSets[{index}] names NodeSet {name:?}, which Controller {:?} does not have: it has {known}; create it, or name another one",
+                partition.spec.controller_ref.name
             ))
         }
-        several => {
-            let objects: Vec<String> = several.iter().map(|node_set| node_set.name_any()).collect();
-            Err(format!(
-                "{field} is {name:?}, which is the name of NodeSets {} in Slurm; use the name of the object",
-                objects.join(" and ")
-            ))
-        }
+        several => Err(format!(
+            "spec.nodeSets[{index}] is {name:?}, which is the name of NodeSets {} in Slurm; use the name of the object",
+            names(several, " and ")
+        )),
     }
 }
 
@@ -173,7 +163,9 @@ fn selects(selector: &LabelSelector, node_set: &NodeSet) -> Result<bool, String>
             "Exists" => value.is_some(),
             "DoesNotExist" => value.is_none(),
             other => {
-                return Err(format!("has operator {other:?}; use In, NotIn, Exists or DoesNotExist"));
+                return Err(format!(
+                    "spec.nodeSetSelector has operator {other:?}; use In, NotIn, Exists or DoesNotExist"
+                ));
             }
         };
         if !holds {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use slurm::revision::Digest;
 
 use super::{
-    super::plan::{Effect, Plan, plan},
+    super::plan::{Plan, plan},
     config_map, node_set, observed, planned,
     rules::{NOW, bundled, changed, condition, live_as_bundled, replace, running, with_keys},
     slurm_conf, written,
@@ -103,11 +103,10 @@ fn converge_knowing(mut objects: Vec<Value>, refuses: &dyn Fn(&str) -> bool, kno
 }
 
 fn pushed(plan: &Plan) -> (Digest, Files) {
-    let wanted = plan.effects.iter().find_map(|effect| match effect {
-        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some((wanted.digest, (*wanted.files).clone())),
-        _ => None,
-    });
-    wanted.unwrap()
+    match &plan.configuration.delivery {
+        DeliveryChange::Deliver(wanted) => (wanted.digest, (*wanted.files).clone()),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn all_text(files: &Files) -> String {

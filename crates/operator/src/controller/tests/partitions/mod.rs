@@ -12,7 +12,6 @@ use crate::{
         deliver::{LiveRevision, State, Wanted},
     },
     configuration::{DeliveryChange, content::Content, gather_partitions, render::read_bundle, taken_by},
-    controller::plan::Effect,
     partition::rules::line::PartitionLine,
 };
 
@@ -278,11 +277,10 @@ fn after(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Va
 }
 
 fn pushed(plan: &Plan) -> Wanted {
-    let wanted = plan.effects.iter().find_map(|effect| match effect {
-        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted),
-        _ => None,
-    });
-    wanted.unwrap().as_ref().clone()
+    match &plan.configuration.delivery {
+        DeliveryChange::Deliver(wanted) => wanted.as_ref().clone(),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn pushed_conf(plan: &Plan) -> String {

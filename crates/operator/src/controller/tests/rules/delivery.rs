@@ -65,7 +65,7 @@ fn a_change_waits_while_the_agent_is_unreachable() {
     pod["status"]["initContainerStatuses"][0]["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
     let plan = planned(objects.clone());
     assert!(!slurm_conf(&plan).contains("defer"));
-    assert!(plan.effects.contains(&Effect::Deliver(DeliveryChange::Pause)));
+    assert_eq!(plan.configuration.delivery, DeliveryChange::Pause);
     let (status, reason, _) = condition(objects, Report::default(), "ConfigurationApplied");
     assert_eq!((status, reason.as_str()), (ConditionStatus::False, "AgentAway"));
 }
@@ -167,11 +167,8 @@ fn with_config_update_restart_a_change_restarts_slurmctld() {
 }
 
 fn goals(plan: &Plan) -> Vec<Goal> {
-    plan.effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted.goal),
-            _ => None,
-        })
-        .collect()
+    match &plan.configuration.delivery {
+        DeliveryChange::Deliver(wanted) => vec![wanted.goal],
+        _ => Vec::new(),
+    }
 }

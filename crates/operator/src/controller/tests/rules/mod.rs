@@ -22,7 +22,7 @@ use super::{
 use crate::{
     cluster::{
         ExternalState,
-        deliver::{Goal, LiveRevision, Report, State, Wanted},
+        deliver::{Goal, LiveRevision, Report, State},
         external::{Unfit, View},
     },
     configuration::{ConfigState, DeliveryChange, render::read_bundle},
@@ -119,19 +119,16 @@ fn template(plan: &Plan) -> Value {
 }
 
 pub(super) fn pushes(plan: &Plan) -> Vec<Digest> {
-    plan.effects
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted.digest),
-            _ => None,
-        })
-        .collect()
+    match &plan.configuration.delivery {
+        DeliveryChange::Deliver(wanted) => vec![wanted.digest],
+        _ => Vec::new(),
+    }
 }
 
 #[test]
 fn a_new_controller_gets_keys_first_and_everything_else_once_they_exist() {
     let first = planned(vec![controller(&json!({}))]);
-    let names: Vec<&str> = first.keys.iter().map(|key| key.secret.as_str()).collect();
+    let names: Vec<&str> = first.keys.iter().map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["slurm-auth-slurm", "slurm-auth-jwt"]);
     assert!(first.stateful_set.is_none());
 

@@ -30,7 +30,8 @@ fn a_controller_is_woken_by_changes_of_all_its_inputs() {
     caches_objects.extend(keys());
     let caches = Caches::of(caches_objects);
     let me = Key::new("hpc", "slurm");
-    let hears = |change: Change| crate::controller::references::interested(&change, &caches).contains(&me);
+    let references = crate::controller::references::references();
+    let hears = |change: Change| references.affected(&change, &caches).contains(&me);
     for name in ["files", "scripts", "jwks"] {
         assert!(hears(appeared::<ConfigMap>(config_map(name, &json!({})))), "{name}");
     }

@@ -242,15 +242,11 @@ fn clients_are_routed_to_the_active_slurmctld() {
 
 /// The pod a plan pushes the configuration to, and its standbys.
 fn targets(plan: &Plan) -> Vec<(String, Vec<String>)> {
-    let wanted = plan.effects.iter().filter_map(|effect| match effect {
-        Effect::Deliver(DeliveryChange::Deliver(wanted)) => Some(wanted),
-        _ => None,
-    });
-    let names = |wanted: &Wanted| {
-        let standbys = wanted.standbys.iter().map(|target| target.pod.clone());
-        (wanted.target.pod.clone(), standbys.collect())
+    let DeliveryChange::Deliver(wanted) = &plan.configuration.delivery else {
+        return Vec::new();
     };
-    wanted.map(|wanted| names(wanted)).collect()
+    let standbys = wanted.standbys.iter().map(|target| target.pod.clone());
+    vec![(wanted.target.pod.clone(), standbys.collect())]
 }
 
 #[test]
