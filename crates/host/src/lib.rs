@@ -155,7 +155,7 @@ impl Host {
 
     /// Starts a task that runs until its future completes, or until the returned [`Task`] is dropped.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> Task {
-        Task::new(self.0.spawn(name, Box::pin(task)))
+        Task(Some(self.0.spawn(name, Box::pin(task))))
     }
 
     /// Starts a thread for work that blocks. It ends when the work does.
