@@ -34,7 +34,7 @@ fn summary(changes: &Changes) -> Vec<(String, Needs, bool, bool)> {
         .collect()
 }
 
-/// The edit; what is told; its need; whether running jobs can end by it.
+/// The edit, the reported changes, their need, and whether they can end running jobs.
 const EDITS: &[(&str, &str, &str, Needs, bool)] = &[
     (
         "MaxTime=60",

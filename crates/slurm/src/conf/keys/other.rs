@@ -9,7 +9,7 @@ use super::{KeySpec, Needs, key, removed};
 pub(in crate::conf) const CGROUP_PAGE: &str = "cgroup.conf(5), DESCRIPTION";
 pub(in crate::conf) const GRES_PAGE: &str = "gres.conf(5), DESCRIPTION";
 pub(in crate::conf) const TOPOLOGY_PAGE: &str = "topology.conf(5), DESCRIPTION";
-pub(in crate::conf) const ACCT_GATHER_MEASURED: &str = "measured: a reconfigure reads acct_gather.conf anew";
+pub(in crate::conf) const ACCT_GATHER_MEASURED: &str = "measured: a reconfigure reads acct_gather.conf again";
 pub(in crate::conf) const JOB_CONTAINER_PAGE: &str =
     "job_container.conf(5), NOTES: a reconfigure is not enough, and running jobs suffer";
 
