@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
+use serde_with::apply;
 
 use crate::answer::null_as_default;
 use crate::hostlist::{Hostlist, HostlistError};
@@ -129,6 +130,10 @@ impl<'de> Deserialize<'de> for JobState {
 }
 
 /// Number, state and nodes are required: a job without a list of nodes could be anywhere.
+#[apply(
+    String => #[serde(default, deserialize_with = "null_as_default")],
+    Number => #[serde(default)],
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Job {
     #[serde(rename = "job_id")]
@@ -136,42 +141,30 @@ pub struct Job {
     #[serde(rename = "job_state")]
     pub state: JobState,
     /// The nodes it has, or had, as a hostlist; empty while it is pending.
+    #[serde_with(skip_apply)]
     pub nodes: String,
     /// The nodes it requires by name, as a hostlist.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub required_nodes: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub name: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub user_name: String,
     /// Several, separated by commas, while it is pending.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub partition: String,
     /// Why it is pending.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub state_reason: String,
     /// Its last start.
-    #[serde(default)]
     pub start_time: Number,
     /// When its nodes last changed while it ran; 0 if never.
-    #[serde(default)]
     pub resize_time: Number,
     /// Minutes.
-    #[serde(default)]
     pub time_limit: Number,
     /// 0 if it is not part of an array.
-    #[serde(default)]
     pub array_job_id: Number,
-    #[serde(default)]
     pub array_task_id: Number,
     /// 0 if it is not part of a heterogeneous job, else the number of the first part.
-    #[serde(default)]
     pub het_job_id: Number,
     /// Whether its owner allows a requeue.
-    #[serde(default)]
     pub requeue: Option<bool>,
     /// Whether it has a script, which Slurm can start again.
-    #[serde(default)]
     pub batch_flag: Option<bool>,
 }
 

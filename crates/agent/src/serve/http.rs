@@ -30,7 +30,7 @@ use super::fences::Subject;
 use super::nodes::Nodes;
 use super::restore::restore;
 use super::rollout::PushResult;
-use super::slurm_tools::Read;
+use super::slurm_tools::read;
 use super::writer::{Handle, Push};
 
 /// One operator uses a few connections. Each costs some kilobytes.
@@ -161,7 +161,7 @@ impl Server {
             return (Refusal::Token { detail }.into(), None);
         };
         let reply = match self.admit(&key, &token, request).await {
-            Ok(admitted) => self.route(admitted).await.unwrap_or_else(Reply::from),
+            Ok((request, fence)) => self.route(request, fence).await.unwrap_or_else(Reply::from),
             Err(refusal) => {
                 warn!(%refusal, "request rejected");
                 refusal.into()
@@ -180,7 +180,13 @@ impl Server {
         AgentKey::derive(&bytes.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
     }
 
-    async fn admit(&self, key: &AgentKey, token: &str, request: Request<Incoming>) -> Result<Authenticated, Refusal> {
+    /// Verifies token and body of a request, and returns its fence.
+    async fn admit(
+        &self,
+        key: &AgentKey,
+        token: &str,
+        request: Request<Incoming>,
+    ) -> Result<(Request<Bytes>, Option<Fence>), Refusal> {
         let (head, body) = request.into_parts();
         let about = agent::Request {
             method: head.method.as_str(),
@@ -193,57 +199,47 @@ impl Server {
         if Digest::of(&body) != claims.body {
             return Err(invalid_token(&"it is for another body"));
         }
-        Ok(Authenticated {
-            method: head.method,
-            path: head.uri.path().to_owned(),
-            body,
-            fence: claims.fence,
-        })
+        Ok((Request::from_parts(head, body), claims.fence))
     }
 
-    async fn route(&self, request: Authenticated) -> Result<Reply, Refusal> {
-        let Authenticated {
-            method,
-            path,
-            body,
-            fence,
-        } = request;
-        match (&method, path.as_str()) {
+    async fn route(&self, request: Request<Bytes>, fence: Option<Fence>) -> Result<Reply, Refusal> {
+        let body = request.body();
+        match (request.method(), request.uri().path()) {
             (&Method::GET, path::REVISION) => {
                 if let Some(fence) = fence {
                     self.command(Some(fence), &Subject::Leadership).await?;
                 }
                 Ok(Reply::json(StatusCode::OK, &self.status().await))
             }
-            (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
-            (&Method::PUT, path::CHECK) => self.check(&body).await,
-            (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
-            (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
-            (&Method::GET, path::PARTITIONS) => self.read(Read::Partitions).await,
-            (&Method::GET, path::CONFIG) => self.read(Read::Config).await,
-            (&Method::GET, path::QOS) => self.read(Read::Qos).await,
+            (&Method::PUT, path::REVISION) => self.push(body, fence).await,
+            (&Method::PUT, path::CHECK) => self.check(body).await,
+            (&Method::GET, path::NODES) => self.read(read::NODES).await,
+            (&Method::GET, path::JOBS) => self.read(read::JOBS).await,
+            (&Method::GET, path::PARTITIONS) => self.read(read::PARTITIONS).await,
+            (&Method::GET, path::CONFIG) => self.read(read::CONFIG).await,
+            (&Method::GET, path::QOS) => self.read(read::QOS).await,
             (&Method::POST, path::NODE) => {
-                let command: NodeCommand = decode(&body)?;
+                let command: NodeCommand = decode(body)?;
                 let _turn = self.nodes.turn().await;
                 self.command(fence, &Subject::Node(command.node.clone())).await?;
                 let way = self.nodes.command(&command).await?;
                 Ok(Reply::json(StatusCode::OK, &Commanded { way }))
             }
             (&Method::POST, path::PARTITION) => {
-                let command: PartitionCommand = decode(&body)?;
+                let command: PartitionCommand = decode(body)?;
                 self.command(fence, &Subject::Partition).await?;
                 let restored = restore(&self.services, &command).await?;
                 Ok(Reply::json(StatusCode::OK, &restored))
             }
             (&Method::POST, path::JOB) => {
-                let command: JobCommand = decode(&body)?;
+                let command: JobCommand = decode(body)?;
                 self.command(fence, &Subject::Job).await?;
                 self.services.channels.tools.command_job(&command).await?;
                 Ok(done())
             }
-            (&Method::GET, path::RESERVATIONS) => self.read(Read::Reservations).await,
+            (&Method::GET, path::RESERVATIONS) => self.read(read::RESERVATIONS).await,
             (&Method::POST, path::RESERVATION) => {
-                let command: ReservationCommand = decode(&body)?;
+                let command: ReservationCommand = decode(body)?;
                 self.command(fence, &Subject::Reservation(command.name().clone()))
                     .await?;
                 self.services.channels.tools.command_reservation(&command).await?;
@@ -253,10 +249,10 @@ impl Server {
         }
     }
 
-    async fn read(&self, read: Read) -> Result<Reply, Refusal> {
+    async fn read(&self, command: &[&str]) -> Result<Reply, Refusal> {
         Ok(Reply {
             status: StatusCode::OK,
-            body: self.services.channels.tools.read(read).await?,
+            body: self.services.channels.tools.read(command).await?,
         })
     }
 
@@ -354,14 +350,6 @@ impl Server {
             fence: self.services.admission.highest(),
         }
     }
-}
-
-/// A request whose token and body were verified.
-struct Authenticated {
-    method: Method,
-    path: String,
-    body: Bytes,
-    fence: Option<Fence>,
 }
 
 fn done() -> Reply {

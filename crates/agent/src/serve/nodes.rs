@@ -174,8 +174,8 @@ fn compare(now: Option<AdminState>, expected: &AdminState) -> Result<(), Refusal
     }
 }
 
-/// `None` for a deletion.
-fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
+/// Returns the message to slurmctld; `None` for a deletion.
+pub(super) fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
     let update = NodeUpdate::new(node.as_str());
     let to = |state, reason: Option<&Reason>| NodeUpdate {
         state: Some(state),

@@ -6,7 +6,7 @@ use slurm::answer::decode;
 use slurm::rpc::{Failure, Incomparable, LivePartition, PartitionCommands, PartitionUpdate};
 use tracing::info;
 
-use super::slurm_tools::{Read, SlurmTools};
+use super::slurm_tools::{SlurmTools, read};
 
 /// Slurm's text for error 2000; its programs do not print the number.
 const NO_SUCH_PARTITION: &str = "Invalid partition name specified";
@@ -36,7 +36,7 @@ const NO_RESPONSE: [&str; 5] = [
 
 impl PartitionCommands for SlurmTools {
     async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
-        let json = self.read(Read::Partitions).await.map_err(failure)?;
+        let json = self.read(read::PARTITIONS).await.map_err(failure)?;
         let shown = decode::<Vec<Partition>>(&json).map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             Failure::NotUnderstood(format!("scontrol: {error}{}", source.unwrap_or_default()))

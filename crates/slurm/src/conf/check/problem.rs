@@ -45,11 +45,13 @@ pub(super) struct At<'a> {
 }
 
 impl<'a> At<'a> {
+    pub(super) fn line(file: &'a str, number: usize) -> Self {
+        let line = Some(number);
+        Self { file, line }
+    }
+
     pub(super) fn of(located: &'a Located) -> Self {
-        Self {
-            file: &located.file,
-            line: Some(located.line.number),
-        }
+        Self::line(&located.file, located.line.number)
     }
 }
 
