@@ -189,9 +189,9 @@ fn readiness_of_line(cluster: &Cluster, name: &str, place: &Place<'_>, wanted: &
         return (true, is_manual.then_some(message));
     }
     let source = held_source(place);
-    let status = cluster.controller.status.as_ref();
-    let held = status.and_then(|status| status.configuration.as_ref());
-    let held = held.and_then(|configuration| configuration.held_inputs.iter().find(|held| held.source == source));
+    let configuration = cluster.controller.configuration();
+    let held =
+        configuration.and_then(|configuration| configuration.held_inputs.iter().find(|held| held.source == source));
     let message = held.map_or_else(
         || "slurmctld does not have it yet; see `kubectl slurm config diff`".to_owned(),
         |held| held.message.clone(),

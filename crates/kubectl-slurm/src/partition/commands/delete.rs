@@ -98,10 +98,9 @@ async fn jobs(access: &Access, target: &Target) -> Outcome<usize> {
 
 async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<bool> {
     let api = access.api::<NodeSet>(&target.cluster.namespace());
-    let mut changed = false;
-    let set = Access::change(&api, &target.object, |set: &NodeSet| {
-        changed = set.spec.wanted_partition().is_some();
-        Ok(changed.then(|| json!({ "spec": { "partition": { "enabled": false } } })))
+    let (set, changed) = Access::change(&api, &target.object, |set: &NodeSet| {
+        let wanted = set.spec.wanted_partition();
+        Ok(wanted.map(|_| json!({ "spec": { "partition": { "enabled": false } } })))
     })
     .await?;
     warn_owner(
@@ -114,13 +113,8 @@ async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<bool>
 
 async fn remove_from_extra_conf(access: &Access, target: &Target) -> Outcome<(Option<i64>, bool)> {
     let api = access.api::<Controller>(&target.cluster.namespace());
-    let mut changed = false;
-    let controller = Access::change(&api, &target.object, |controller: &Controller| {
-        let patch = removed_line_patch(controller, &target.name);
-        changed = patch.is_some();
-        Ok(patch)
-    })
-    .await?;
+    let remove = |controller: &Controller| Ok(removed_line_patch(controller, &target.name));
+    let (controller, changed) = Access::change(&api, &target.object, remove).await?;
     let value = format!("controller.extraConf, or partitions.{},", target.name);
     warn_owner(&controller, &["spec", "extraConf"], &value);
     Ok((controller.metadata.generation, changed))
