@@ -188,7 +188,7 @@ fn readiness_of_line(cluster: &Cluster, name: &str, place: &Place<'_>, wanted: &
         );
         return (true, is_manual.then_some(message));
     }
-    let source = held_source(place);
+    let source = place.held_source(cluster);
     let configuration = cluster.controller.configuration();
     let held =
         configuration.and_then(|configuration| configuration.held_inputs.iter().find(|held| held.source == source));
@@ -197,21 +197,6 @@ fn readiness_of_line(cluster: &Cluster, name: &str, place: &Place<'_>, wanted: &
         |held| held.message.clone(),
     );
     (false, Some(message))
-}
-
-/// Returns the name of a place in `heldInputs` of the Controller's status.
-pub(super) fn held_source(place: &Place<'_>) -> String {
-    match place {
-        Place::NodeSet(set) => {
-            let name = set.metadata.name.clone().unwrap_or_default();
-            format!("NodeSet {name:?} spec.partition")
-        }
-        Place::ExtraConf => "spec.extraConf".to_owned(),
-        Place::Object(partition) => {
-            let name = partition.metadata.name.clone().unwrap_or_default();
-            format!("Partition {name:?}")
-        }
-    }
 }
 
 fn live_view(live: Option<&Live>, name: &str) -> Option<LiveView> {

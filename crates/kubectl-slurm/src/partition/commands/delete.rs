@@ -72,12 +72,8 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
         _ => remove_from_extra_conf(access, target).await?,
     };
     let expected = ExpectedLine {
-        name: target.name.clone(),
-        settings: None,
-        source: target.source.clone(),
-        generation,
         before,
-        changed,
+        ..lines::expect(target, None, generation, changed)
     };
     let how = lines::wait_live(access, target, &expected, wait).await?;
     print(&format!("partition {} deleted{how}\n", target.name))

@@ -81,7 +81,12 @@ async fn change_extra_conf(access: &Access, target: &Target, change: &Change) ->
     Ok(expect(target, settings, controller.metadata.generation, changed))
 }
 
-fn expect(target: &Target, settings: Option<Settings>, generation: Option<i64>, changed: bool) -> ExpectedLine {
+pub(super) fn expect(
+    target: &Target,
+    settings: Option<Settings>,
+    generation: Option<i64>,
+    changed: bool,
+) -> ExpectedLine {
     ExpectedLine {
         name: target.name.clone(),
         settings,

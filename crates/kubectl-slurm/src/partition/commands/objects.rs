@@ -28,11 +28,9 @@ pub(super) async fn create(
 ) -> Outcome {
     let object = new_object(cluster, name, members, exclude, settings)?;
     let problems = api::Validate::check(&object);
-    let mut errors = problems.errors().map(ToString::to_string);
-    if let Some(first) = errors.next() {
-        return Err(Failure::usage(
-            std::iter::once(first).chain(errors).collect::<Vec<_>>().join("\n"),
-        ));
+    let errors: Vec<String> = problems.errors().map(ToString::to_string).collect();
+    if !errors.is_empty() {
+        return Err(Failure::usage(errors.join("\n")));
     }
     let api = access.api::<Partition>(&cluster.namespace());
     let created = api.create(&PostParams::default(), &object).await?;
