@@ -5,6 +5,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use serde_with::apply;
 use thiserror::Error;
 
@@ -124,17 +125,8 @@ pub struct RunningConf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<T> {
     pub value: T,
-    /// Slurm reports unknown fields of a request here, with HTTP 200.
-    pub warnings: Vec<Warning>,
     /// The release of the program that responded, such as `26.05.5`.
     pub release: Option<String>,
-}
-
-#[apply(_ => #[serde(default, deserialize_with = "null_as_default")])]
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Warning {
-    pub description: String,
-    pub source: String,
 }
 
 /// One of Slurm's own errors.
@@ -203,21 +195,8 @@ pub fn decode_empty(json: &[u8]) -> Result<Answer<()>, DecodeError> {
 #[apply(_ => #[serde(default, deserialize_with = "null_as_default")])]
 #[derive(Debug, Default, Deserialize)]
 pub struct Head {
-    meta: Meta,
+    meta: Value,
     errors: Vec<Complaint>,
-    warnings: Vec<Warning>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Meta {
-    #[serde(default, deserialize_with = "null_as_default")]
-    slurm: MetaSlurm,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct MetaSlurm {
-    #[serde(default)]
-    release: Option<String>,
 }
 
 impl Head {
@@ -225,10 +204,10 @@ impl Head {
         if !self.errors.is_empty() {
             return Err(DecodeError::Complaints(self.errors));
         }
+        let release = self.meta.pointer("/slurm/release");
         Ok(Answer {
             value: value()?,
-            warnings: self.warnings,
-            release: self.meta.slurm.release,
+            release: release.and_then(Value::as_str).map(str::to_owned),
         })
     }
 }
@@ -261,7 +240,6 @@ mod tests {
         let answer = decode::<Vec<Node>>(json.as_bytes()).unwrap();
         assert_eq!(answer.value.first().unwrap().name, "n1");
         assert_eq!(answer.release.as_deref(), Some("26.05.5"));
-        assert_eq!(answer.warnings.first().unwrap().description, "Ignoring unknown field");
     }
 
     #[test]

@@ -41,7 +41,10 @@ impl Hostlist {
     pub fn parse(text: &str) -> Result<Self, HostlistError> {
         let mut hosts = BTreeSet::new();
         let mut room = MAX_HOSTS;
-        for item in split_items(text)? {
+        if !is_balanced(text) {
+            return Err(HostlistError::Brackets(shortened(text, 64)));
+        }
+        for item in split_list(text) {
             let names = expand(item, room)?;
             room = room.checked_sub(names.len()).ok_or(HostlistError::TooMany)?;
             hosts.extend(names.iter().map(|name| Host::of_name(name)));
@@ -198,30 +201,25 @@ fn is_separator(c: char) -> bool {
 }
 
 /// Splits at separators outside of brackets.
-fn split_items(text: &str) -> Result<Vec<&str>, HostlistError> {
+pub(crate) fn split_list(list: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
-    let mut unbalanced = false;
-    let items = text
-        .split(|c| {
-            match c {
-                '[' => unbalanced |= std::mem::replace(&mut inside, true),
-                ']' => unbalanced |= !std::mem::replace(&mut inside, false),
-                _ => {}
-            }
-            is_separator(c) && !inside
-        })
-        .filter(|item| !item.is_empty())
-        .collect();
-    if unbalanced || inside {
-        Err(HostlistError::Brackets(shortened(text)))
-    } else {
-        Ok(items)
-    }
+    list.split(move |c| {
+        inside = c == '[' || (inside && c != ']');
+        is_separator(c) && !inside
+    })
+    .filter(|item| !item.is_empty())
 }
 
-/// Limits what a hostile list can add to conditions and events.
-fn shortened(text: &str) -> String {
-    let mut short: String = text.chars().take(64).collect();
+/// Whether each bracket is closed before the next one is opened.
+fn is_balanced(text: &str) -> bool {
+    let mut inside = false;
+    let mut brackets = text.chars().filter(|c| matches!(c, '[' | ']'));
+    brackets.all(|bracket| std::mem::replace(&mut inside, bracket == '[') == (bracket == ']')) && !inside
+}
+
+/// Limits what a hostile text can add to conditions and events.
+pub(crate) fn shortened(text: &str, longest: usize) -> String {
+    let mut short: String = text.chars().take(longest).collect();
     if short.len() < text.len() {
         short.push('…');
     }
@@ -236,7 +234,7 @@ fn expand(item: &str, room: usize) -> Result<Vec<String>, HostlistError> {
     while let Some((text, after)) = rest.split_once('[') {
         let (ranges, after) = after
             .split_once(']')
-            .ok_or_else(|| HostlistError::Brackets(shortened(item)))?;
+            .ok_or_else(|| HostlistError::Brackets(shortened(item, 64)))?;
         let ranges: Vec<(Tail, Tail)> = ranges.split(',').map(parse_range).collect::<Result<_, _>>()?;
         let widths = ranges.iter().map(|(low, high)| low.width.max(high.width));
         longest += text.len() + widths.max().unwrap_or(0);
@@ -261,7 +259,9 @@ fn expand(item: &str, room: usize) -> Result<Vec<String>, HostlistError> {
     if longest + rest.len() > MAX_NAME {
         return Err(HostlistError::TooLong);
     }
-    names.iter_mut().for_each(|name| name.push_str(rest));
+    for name in &mut names {
+        name.push_str(rest);
+    }
     Ok(names)
 }
 
@@ -269,7 +269,7 @@ fn parse_range(range: &str) -> Result<(Tail, Tail), HostlistError> {
     let (low, high) = range.split_once('-').unwrap_or((range, range));
     match (Tail::parse(low), Tail::parse(high)) {
         (Some(low), Some(high)) if low.value <= high.value => Ok((low, high)),
-        _ => Err(HostlistError::Range(shortened(range))),
+        _ => Err(HostlistError::Range(shortened(range, 64))),
     }
 }
 

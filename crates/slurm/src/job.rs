@@ -146,11 +146,8 @@ pub struct Job {
     /// The nodes it requires by name, as a hostlist.
     pub required_nodes: String,
     pub name: String,
-    pub user_name: String,
     /// Several, separated by commas, while it is pending.
     pub partition: String,
-    /// Why it is pending.
-    pub state_reason: String,
     /// Its last start.
     pub start_time: Number,
     /// When its nodes last changed while it ran; 0 if never.
@@ -186,16 +183,6 @@ impl Job {
     /// Expanded on demand only: thousands of jobs on thousands of nodes would take gigabytes.
     pub fn node_list(&self) -> Result<Hostlist, HostlistError> {
         Hostlist::parse(&self.nodes)
-    }
-
-    /// Whether the job may occupy that node.
-    pub fn may_be_on(&self, node: &str) -> Result<bool, HostlistError> {
-        Ok(self.state.may_be_on_nodes() && self.node_list()?.contains(node))
-    }
-
-    /// Whether the job requires that node. Slurm fails such a job when the node's record is deleted.
-    pub fn waits_for(&self, node: &str) -> Result<bool, HostlistError> {
-        Ok(!self.state.is_finished() && Hostlist::parse(&self.required_nodes)?.contains(node))
     }
 
     /// Returns when its time limit ends, in seconds since 1970. `None` if it does not run or has no limit.
@@ -237,7 +224,7 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use super::{InvalidJobHandle, Job, JobHandle, JobState, JobStateName};
+    use super::{Hostlist, HostlistError, InvalidJobHandle, Job, JobHandle, JobState, JobStateName};
 
     fn state(names: &[&str]) -> JobState {
         JobState::of_names(names)
@@ -245,6 +232,14 @@ mod tests {
 
     fn job(json: &str) -> Job {
         serde_json::from_str(json).unwrap()
+    }
+
+    fn may_be_on(job: &Job, node: &str) -> Result<bool, HostlistError> {
+        Ok(job.state.may_be_on_nodes() && job.node_list()?.contains(node))
+    }
+
+    fn waits_for(job: &Job, node: &str) -> Result<bool, HostlistError> {
+        Ok(!job.state.is_finished() && Hostlist::parse(&job.required_nodes)?.contains(node))
     }
 
     #[test]
@@ -302,25 +297,25 @@ mod tests {
     #[test]
     fn a_job_is_on_the_nodes_of_its_list() {
         let job = job(r#"{"job_id":7,"job_state":["SUSPENDED"],"nodes":"n[1-3]","something_new":{}}"#);
-        assert_eq!(job.may_be_on("n2"), Ok(true));
-        assert_eq!(job.may_be_on("n4"), Ok(false));
+        assert_eq!(may_be_on(&job, "n2"), Ok(true));
+        assert_eq!(may_be_on(&job, "n4"), Ok(false));
     }
 
     #[test]
     fn an_invalid_list_of_nodes_is_an_error() {
         let job = job(r#"{"job_id":7,"job_state":["RUNNING"],"nodes":"n[1-"}"#);
-        assert!(job.may_be_on("n4").is_err());
+        assert!(may_be_on(&job, "n4").is_err());
     }
 
     #[test]
     fn a_pending_job_waits_for_the_nodes_it_requires() {
         let waiting = job(r#"{"job_id":7,"job_state":["PENDING"],"nodes":"","required_nodes":"n[4-5]"}"#);
-        assert_eq!(waiting.waits_for("n5"), Ok(true));
+        assert_eq!(waits_for(&waiting, "n5"), Ok(true));
         let done = Job {
             state: state(&["COMPLETED"]),
             ..waiting
         };
-        assert_eq!(done.waits_for("n5"), Ok(false));
+        assert_eq!(waits_for(&done, "n5"), Ok(false));
     }
 
     #[test]

@@ -169,11 +169,8 @@ pub struct Node {
     pub state: NodeState,
     pub reason: String,
     pub reason_changed_at: Number,
-    pub reason_set_by_user: String,
     pub comment: String,
-    pub extra: String,
     pub address: String,
-    pub hostname: String,
     pub features: Vec<String>,
     pub active_features: Vec<String>,
     pub partitions: Vec<String>,
@@ -182,11 +179,7 @@ pub struct Node {
     pub topology: String,
     pub cpus: u64,
     pub alloc_cpus: u64,
-    /// The boot time of the machine.
-    pub boot_time: Number,
     pub slurmd_start_time: Number,
-    /// The release of its slurmd.
-    pub version: String,
 }
 
 impl Node {

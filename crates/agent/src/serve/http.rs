@@ -157,8 +157,7 @@ impl Server {
             Err(refusal) => return (refusal.into(), None),
         };
         let Some(token) = bearer(&request).map(str::to_owned) else {
-            let detail = "the request has none".to_owned();
-            return (Refusal::Token { detail }.into(), None);
+            return (Refusal::token("the request has none").into(), None);
         };
         let reply = match self.admit(&key, &token, request).await {
             Ok((request, fence)) => self.route(request, fence).await.unwrap_or_else(Reply::from),
@@ -173,9 +172,7 @@ impl Server {
 
     /// Read each time: the kubelet replaces the file when the Secret changes.
     fn key(&self) -> Result<AgentKey, Refusal> {
-        let failed = |error: &dyn std::fmt::Display| Refusal::Failed {
-            detail: format!("cannot use jwt.key: {error}"),
-        };
+        let failed = |error: &dyn std::fmt::Display| Refusal::failed(format!("cannot use jwt.key: {error}"));
         let bytes = self.services.host.files().read(&self.keys.join("jwt.key"));
         AgentKey::derive(&bytes.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
     }
@@ -193,11 +190,10 @@ impl Server {
             path: head.uri.path_and_query().map_or("", |path| path.as_str()),
             pod: &self.pod,
         };
-        let claims =
-            Claims::verify(token, key, about, self.services.host.now()).map_err(|error| invalid_token(&error))?;
+        let claims = Claims::verify(token, key, about, self.services.host.now()).map_err(Refusal::token)?;
         let body = read_body(body).await?;
         if Digest::of(&body) != claims.body {
-            return Err(invalid_token(&"it is for another body"));
+            return Err(Refusal::token("it is for another body"));
         }
         Ok((Request::from_parts(head, body), claims.fence))
     }
@@ -261,9 +257,9 @@ impl Server {
         let Candidate { bundle, token } = candidate;
         let request = agent::candidate::request(&self.pod);
         let claims = Claims::verify(&token, &self.key()?, request, self.services.host.now());
-        let claims = claims.map_err(|error| invalid_token(&error))?;
+        let claims = claims.map_err(Refusal::token)?;
         if Digest::of(&bundle) != claims.body {
-            return Err(invalid_token(&"it is for another candidate"));
+            return Err(Refusal::token("it is for another candidate"));
         }
         let pushed = self.push_revision(&bundle, claims.fence).await?;
         Ok(pushed.outcome)
@@ -291,7 +287,7 @@ impl Server {
 
     /// A dry run. It changes nothing, so it needs no fence.
     async fn check(&self, body: &[u8]) -> Result<Reply, Refusal> {
-        let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
+        let revision = Revision::from_bundle(body).map_err(Refusal::malformed)?;
         let refused = self
             .services
             .checker
@@ -302,7 +298,7 @@ impl Server {
     }
 
     async fn push_revision(&self, body: &[u8], fence: Option<Fence>) -> Result<PushResult, Refusal> {
-        let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
+        let revision = Revision::from_bundle(body).map_err(Refusal::malformed)?;
         let fence = self.command(fence, &Subject::Configuration).await?;
         let busy = {
             let progress = self.writer.progress.borrow();
@@ -312,9 +308,7 @@ impl Server {
             return Err(Refusal::Busy { phase });
         }
         let (reply, response) = oneshot::channel();
-        let stopping = || Refusal::Failed {
-            detail: "the agent is stopping".to_owned(),
-        };
+        let stopping = || Refusal::failed("the agent is stopping");
         let push = Push { revision, fence, reply };
         self.writer.pushes.send(push).await.map_err(|_| stopping())?;
         let Ok(response) = timeout(PUSH_TIMEOUT, response).await else {
@@ -326,7 +320,7 @@ impl Server {
 
     /// Accepts a command and makes every older one stale.
     async fn command(&self, fence: Option<Fence>, subject: &Subject) -> Result<Fence, Refusal> {
-        let fence = fence.ok_or_else(|| malformed(&"a command needs a fence"))?;
+        let fence = fence.ok_or_else(|| Refusal::malformed("a command needs a fence"))?;
         self.services.admission.admit(fence, subject).await?;
         Ok(fence)
     }
@@ -364,19 +358,7 @@ fn text(status: StatusCode, text: &str) -> Reply {
 }
 
 fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| malformed(&error))
-}
-
-fn invalid_token(error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::Token {
-        detail: error.to_string(),
-    }
-}
-
-fn malformed(error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::Malformed {
-        detail: error.to_string(),
-    }
+    serde_json::from_slice(body).map_err(Refusal::malformed)
 }
 
 fn bearer(request: &Request<Incoming>) -> Option<&str> {
@@ -391,11 +373,11 @@ fn bearer(request: &Request<Incoming>) -> Option<&str> {
 async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
     match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BUNDLE).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(malformed(&format_args!("the body has more than {MAX_BUNDLE} bytes")))
-        }
-        Ok(Err(error)) => Err(malformed(&error)),
-        Err(_) => Err(malformed(&format_args!(
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::malformed(format_args!(
+            "the body has more than {MAX_BUNDLE} bytes"
+        ))),
+        Ok(Err(error)) => Err(Refusal::malformed(error)),
+        Err(_) => Err(Refusal::malformed(format_args!(
             "the body did not arrive within {BODY_TIMEOUT:?}"
         ))),
     }

@@ -94,11 +94,7 @@ mod tests {
     /// Messages of scontrol 26.05.5.
     #[test]
     fn scontrols_messages_are_classified() {
-        let said = |detail: &str| {
-            failure(Refusal::Slurm {
-                detail: detail.to_owned(),
-            })
-        };
+        let said = |detail: &str| failure(Refusal::slurm(detail));
         for text in [
             "slurm_update error: Invalid partition name specified",
             "Error creating the partition: Invalid partition name specified",
@@ -128,9 +124,7 @@ mod tests {
         ] {
             assert!(matches!(said(text), Failure::Unknown(_)), "{text}");
         }
-        let missing = failure(Refusal::Failed {
-            detail: "cannot run scontrol".to_owned(),
-        });
+        let missing = failure(Refusal::failed("cannot run scontrol"));
         assert!(missing.needs_another_channel());
     }
 }

@@ -140,24 +140,16 @@ impl SlurmTools {
             .stdin(Stdio::null())
             .kill_on_drop(true);
         match timeout(TIMEOUT, command.output()).await {
-            Err(_) => Err(Refusal::Slurm {
-                detail: format!("{program} did not end within {TIMEOUT:?}"),
-            }),
-            Ok(Err(error)) => Err(Refusal::Failed {
-                detail: format!("cannot run {program}: {error}"),
-            }),
+            Err(_) => Err(Refusal::slurm(format!("{program} did not end within {TIMEOUT:?}"))),
+            Ok(Err(error)) => Err(Refusal::failed(format!("cannot run {program}: {error}"))),
             Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
-            Ok(Ok(output)) => Err(Refusal::Slurm {
-                detail: error_message(&output),
-            }),
+            Ok(Ok(output)) => Err(Refusal::slurm(error_message(&output))),
         }
     }
 }
 
 fn parse<T: Payload>(json: &[u8]) -> Result<T, Refusal> {
-    let answer = decode(json).map_err(|error| Refusal::Slurm {
-        detail: error.to_string(),
-    });
+    let answer = decode(json).map_err(Refusal::slurm);
     answer.map(|answer| answer.value)
 }
 
@@ -315,11 +307,7 @@ mod tests {
         let tools = SlurmTools::default();
         let run = async |script: &str| tools.run(&["sh", "-c", script].map(str::to_owned)).await;
         assert_eq!(run("echo out; echo err >&2").await, Ok(b"out\n".to_vec()));
-        let detail = |text: &str| {
-            Err(Refusal::Slurm {
-                detail: text.to_owned(),
-            })
-        };
+        let detail = |text: &str| Err(Refusal::slurm(text));
         assert_eq!(
             run("echo; echo 'slurm_update error: no' >&2; echo ' more ' >&2; exit 1").await,
             detail("slurm_update error: no; more")

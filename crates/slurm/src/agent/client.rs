@@ -99,11 +99,9 @@ impl Client {
         revision: &Revision,
         fence: Option<Fence>,
     ) -> Result<T, Error> {
-        let body = revision.to_bundle().map_err(|error| {
-            Error::Refused(Refusal::Malformed {
-                detail: error.to_string(),
-            })
-        })?;
+        let body = revision
+            .to_bundle()
+            .map_err(|error| Error::Refused(Refusal::malformed(error)))?;
         let sent = self.send(Method::PUT, path, body, fence, self.options.push_timeout);
         parse(&sent.await?)
     }
@@ -171,9 +169,7 @@ impl Client {
     async fn get<T: Payload>(&self, path: &'static str) -> Result<Answer<T>, Error> {
         let sent = self.send(Method::GET, path, Vec::new(), None, self.options.slurm_timeout);
         decode(&sent.await?).map_err(|error| match error {
-            DecodeError::Complaints(_) => Error::Refused(Refusal::Slurm {
-                detail: error.to_string(),
-            }),
+            DecodeError::Complaints(_) => Error::Refused(Refusal::slurm(error)),
             DecodeError::Json(_) | DecodeError::Missing(_) => Error::Transport(transport::Error::invalid(error)),
         })
     }

@@ -60,9 +60,7 @@ impl Error {
     fn refusal(&self) -> Refusal {
         match self {
             Self::DryRun(error) => refusal(error),
-            _ => Refusal::Failed {
-                detail: self.to_string(),
-            },
+            _ => Refusal::failed(self),
         }
     }
 }

@@ -39,7 +39,9 @@ impl LineCheck<'_> {
     /// Checks a line of another file, where any key may begin a line.
     pub(super) fn check_other_line(&mut self, place: Place, line: &Line) {
         self.check(line, |line, settings| {
-            settings.iter().for_each(|setting| line.check_setting(place, setting));
+            for setting in settings {
+                line.check_setting(place, setting);
+            }
         });
     }
 

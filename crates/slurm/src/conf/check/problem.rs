@@ -106,10 +106,5 @@ impl Problems {
 
 /// Limits the length of a value in a message, which ends up in a condition.
 pub(super) fn shortened(text: &str) -> String {
-    const LONGEST: usize = 80;
-    let mut short: String = text.chars().take(LONGEST).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
+    crate::hostlist::shortened(text, 80)
 }
