@@ -205,6 +205,11 @@ impl Controller {
         }
     }
 
+    /// State of the configuration, once it was reported.
+    pub fn configuration(&self) -> Option<&ConfigurationStatus> {
+        self.status.as_ref()?.configuration.as_ref()
+    }
+
     /// The Secret entry with the key of auth/slurm: the one that the spec names, else the generated one. `None` for an
     /// external slurmctld without a reference, because it has a key already.
     pub fn slurm_key(&self) -> Option<SecretKeyRef> {

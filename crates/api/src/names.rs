@@ -9,20 +9,18 @@ use kube::ResourceExt;
 
 use crate::{Accounting, Controller, LoginSet, NodeSet, RestApi, keys, nodeset::MAX_ORDINAL_PADDING, wellknown};
 
-macro_rules! parent_name {
-    ($(#[$meta:meta])* $name:ident of $kind:ident) => {
+macro_rules! parent_names {
+    ($($name:ident of $kind:ident,)+) => {$(
+        #[doc = concat!("Name of an object of kind ", stringify!($kind), ".")]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(String);
+
         impl $kind {
             /// The name from which the names of its children are derived.
             pub fn child_names(&self) -> $name {
                 $name::new(self.name_any())
             }
         }
-        parent_name! { $(#[$meta])* $name }
-    };
-    ($(#[$meta:meta])* $name:ident) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(String);
 
         impl $name {
             /// Children of the object of this name.
@@ -41,32 +39,15 @@ macro_rules! parent_name {
                 f.write_str(&self.0)
             }
         }
-    };
+    )+};
 }
 
-parent_name! {
-    /// Name of a Controller.
-    ControllerName of Controller
-}
-parent_name! {
-    /// Name of a NodeSet.
-    NodeSetName of NodeSet
-}
-parent_name! {
-    /// Name of a LoginSet.
-    LoginSetName of LoginSet
-}
-parent_name! {
-    /// Name of a RestApi.
-    RestApiName of RestApi
-}
-parent_name! {
-    /// Name of an Accounting.
-    AccountingName of Accounting
-}
-parent_name! {
-    /// Name of a Token.
-    TokenName
+parent_names! {
+    ControllerName of Controller,
+    NodeSetName of NodeSet,
+    LoginSetName of LoginSet,
+    RestApiName of RestApi,
+    AccountingName of Accounting,
 }
 
 impl ControllerName {
@@ -243,13 +224,6 @@ impl AccountingName {
     /// Secret with slurmdbd.conf.
     pub fn config_secret(&self) -> String {
         self.stateful_set()
-    }
-}
-
-impl TokenName {
-    /// Default Secret of a token of this user.
-    pub fn secret(&self, username: &str) -> String {
-        format!("{self}-jwt-{username}")
     }
 }
 

@@ -3,11 +3,14 @@
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_with::skip_serializing_none;
 
 use crate::{
     claims::LabelSelector, conditions::Condition, int_or_string::IntOrString, references::ObjectRef, time::Timestamp,
 };
+
+use SettingForm::{List, Number, NumberOrWord, State, Switch, Text};
 
 /// API version of the kinds that upstream does not have.
 pub const VERSION: &str = "v1alpha1";
@@ -212,7 +215,7 @@ pub struct PartitionSpec {
 
     /// What happens to a manual change in Slurm (`scontrol update`). `Revert`: the operator reverts it within seconds,
     /// but once per value; if the value is changed again, it is reported and left. A state that accepts fewer jobs than
-    /// `state` is kept until somebody resumes the partition, and is written to slurm.conf. `RevertAll`: the operator
+    /// `state` is kept until the partition is resumed, and is written to slurm.conf. `RevertAll`: the operator
     /// reverts every change, the state too. `Report`: it reports every change and reverts none.
     #[schemars(extend("default" = "Revert"))]
     pub drift_policy: Option<DriftPolicy>,
@@ -436,69 +439,89 @@ impl PartitionSpec {
     /// The settings that have a field and are set, each with the name of the field, Slurm's key and the value in
     /// slurm.conf. State and members are not included.
     pub fn settings(&self) -> Vec<Setting> {
-        let text = |value: &Option<String>| value.clone();
-        let number = |value: Option<i64>| value.map(|number| number.to_string());
-        let either = |value: &Option<IntOrString>| value.as_ref().map(ToString::to_string);
-        let list = |value: &Option<Vec<String>>| value.as_ref().map(|items| items.join(","));
-        let switch = |value: Option<bool>| value.map(|on| if on { "YES" } else { "NO" }.to_owned());
-        [
-            ("default", "Default", switch(self.default)),
-            ("maxTime", "MaxTime", either(&self.max_time)),
-            ("defaultTime", "DefaultTime", either(&self.default_time)),
-            ("overTimeLimit", "OverTimeLimit", either(&self.over_time_limit)),
-            ("graceTime", "GraceTime", number(self.grace_time)),
-            (
-                "priorityTier",
-                "PriorityTier",
-                number(self.priority_tier.map(i64::from)),
-            ),
-            (
-                "priorityJobFactor",
-                "PriorityJobFactor",
-                number(self.priority_job_factor.map(i64::from)),
-            ),
-            ("preemptMode", "PreemptMode", text(&self.preempt_mode)),
-            ("overSubscribe", "OverSubscribe", text(&self.over_subscribe)),
-            ("allowAccounts", "AllowAccounts", list(&self.allow_accounts)),
-            ("denyAccounts", "DenyAccounts", list(&self.deny_accounts)),
-            ("allowGroups", "AllowGroups", list(&self.allow_groups)),
-            ("allowQos", "AllowQos", list(&self.allow_qos)),
-            ("denyQos", "DenyQos", list(&self.deny_qos)),
-            ("qos", "QOS", text(&self.qos)),
-            ("allowAllocNodes", "AllocNodes", list(&self.allow_alloc_nodes)),
-            ("alternate", "Alternate", text(&self.alternate)),
-            ("minNodes", "MinNodes", number(self.min_nodes.map(i64::from))),
-            ("maxNodes", "MaxNodes", either(&self.max_nodes)),
-            ("maxCPUsPerNode", "MaxCPUsPerNode", either(&self.max_cpus_per_node)),
-            ("defMemPerCPU", "DefMemPerCPU", number(self.def_mem_per_cpu)),
-            ("defMemPerNode", "DefMemPerNode", number(self.def_mem_per_node)),
-            ("maxMemPerCPU", "MaxMemPerCPU", number(self.max_mem_per_cpu)),
-            ("maxMemPerNode", "MaxMemPerNode", number(self.max_mem_per_node)),
-            ("defCpuPerGPU", "DefCpuPerGPU", number(self.def_cpu_per_gpu)),
-            ("defMemPerGPU", "DefMemPerGPU", number(self.def_mem_per_gpu)),
-            (
-                "tresBillingWeights",
-                "TRESBillingWeights",
-                text(&self.tres_billing_weights),
-            ),
-            ("hidden", "Hidden", switch(self.hidden)),
-            ("rootOnly", "RootOnly", switch(self.root_only)),
-            ("disableRootJobs", "DisableRootJobs", switch(self.disable_root_jobs)),
-            ("reqResv", "ReqResv", switch(self.req_resv)),
-            ("lln", "LLN", switch(self.lln)),
-            ("exclusiveUser", "ExclusiveUser", switch(self.exclusive_user)),
-        ]
-        .into_iter()
-        .filter_map(|(field, key, value)| {
-            Some(Setting {
-                field,
-                key,
-                value: value?,
+        let spec = serde_json::to_value(self).unwrap_or_default();
+        let text = |value: &Value| match value {
+            Value::Bool(on) => if *on { "YES" } else { "NO" }.to_owned(),
+            Value::String(text) => text.clone(),
+            Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+            other => other.to_string(),
+        };
+        let fields = SETTING_FIELDS.iter().filter(|field| field.form != State);
+        fields
+            .filter_map(|field| {
+                Some(Setting {
+                    field: field.name,
+                    key: field.key,
+                    value: text(spec.get(field.name)?),
+                })
             })
-        })
-        .collect()
+            .collect()
     }
 }
+
+/// The form of the value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingForm {
+    Switch,
+    Text,
+    Number,
+    /// A number, or one of Slurm's words.
+    NumberOrWord,
+    List,
+    State,
+}
+
+/// A field of the spec that is a setting in slurm.conf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingField {
+    /// Under `spec`.
+    pub name: &'static str,
+    /// Slurm's key.
+    pub key: &'static str,
+    pub form: SettingForm,
+}
+
+const fn field(name: &'static str, key: &'static str, form: SettingForm) -> SettingField {
+    SettingField { name, key, form }
+}
+
+/// The settings that have a field of their own.
+pub const SETTING_FIELDS: [SettingField; 34] = [
+    field("state", "State", State),
+    field("default", "Default", Switch),
+    field("maxTime", "MaxTime", NumberOrWord),
+    field("defaultTime", "DefaultTime", NumberOrWord),
+    field("overTimeLimit", "OverTimeLimit", NumberOrWord),
+    field("graceTime", "GraceTime", Number),
+    field("priorityTier", "PriorityTier", Number),
+    field("priorityJobFactor", "PriorityJobFactor", Number),
+    field("preemptMode", "PreemptMode", Text),
+    field("overSubscribe", "OverSubscribe", Text),
+    field("allowAccounts", "AllowAccounts", List),
+    field("denyAccounts", "DenyAccounts", List),
+    field("allowGroups", "AllowGroups", List),
+    field("allowQos", "AllowQos", List),
+    field("denyQos", "DenyQos", List),
+    field("qos", "QOS", Text),
+    field("allowAllocNodes", "AllocNodes", List),
+    field("alternate", "Alternate", Text),
+    field("minNodes", "MinNodes", Number),
+    field("maxNodes", "MaxNodes", NumberOrWord),
+    field("maxCPUsPerNode", "MaxCPUsPerNode", NumberOrWord),
+    field("defMemPerCPU", "DefMemPerCPU", Number),
+    field("defMemPerNode", "DefMemPerNode", Number),
+    field("maxMemPerCPU", "MaxMemPerCPU", Number),
+    field("maxMemPerNode", "MaxMemPerNode", Number),
+    field("defCpuPerGPU", "DefCpuPerGPU", Number),
+    field("defMemPerGPU", "DefMemPerGPU", Number),
+    field("tresBillingWeights", "TRESBillingWeights", Text),
+    field("hidden", "Hidden", Switch),
+    field("rootOnly", "RootOnly", Switch),
+    field("disableRootJobs", "DisableRootJobs", Switch),
+    field("reqResv", "ReqResv", Switch),
+    field("lln", "LLN", Switch),
+    field("exclusiveUser", "ExclusiveUser", Switch),
+];
 
 /// A setting of a partition that has a field of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

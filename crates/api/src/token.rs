@@ -8,7 +8,6 @@ use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
-    names::TokenName,
     references::SecretKeyRef,
     time::{GoDuration, Timestamp},
     wellknown,
@@ -111,7 +110,7 @@ impl Token {
     pub fn secret_name(&self) -> String {
         match self.spec.secret_ref.as_ref() {
             Some(secret) if !secret.name.is_empty() => secret.name.clone(),
-            _ => TokenName::new(self.name_any()).secret(&self.spec.username),
+            _ => format!("{}-jwt-{}", self.name_any(), self.spec.username),
         }
     }
 }

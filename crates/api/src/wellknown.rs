@@ -22,8 +22,6 @@ pub const SLURMRESTD_UID: i64 = 65534;
 pub const SLURM_ETC_DIR: &str = "/etc/slurm";
 /// slurmctld's state, one directory per cluster name.
 pub const STATE_DIR: &str = "/var/spool/slurmctld";
-/// slurmd's state.
-pub const SLURMD_SPOOL_DIR: &str = "/var/spool/slurmd";
 /// The daemons' logs.
 pub const LOG_DIR: &str = "/var/log/slurm";
 

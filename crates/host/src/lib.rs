@@ -20,6 +20,7 @@ use std::{
     future::Future,
     io,
     net::SocketAddr,
+    ops::Deref,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -44,7 +45,7 @@ pub struct Host(Arc<dyn Machine>);
 
 /// What a simulation implements.
 pub trait Machine: fmt::Debug + Send + Sync {
-    /// The wall clock.
+    /// The wall clock. It can jump; [`Host::instant`] measures durations.
     fn now(&self) -> SystemTime;
 
     /// Random bytes that are good enough for keys.
@@ -53,6 +54,7 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// The name of the machine.
     fn hostname(&self) -> String;
 
+    /// The file system.
     fn files(&self) -> &dyn Files;
 
     /// Opens a TCP connection to `host:port`.
@@ -85,11 +87,6 @@ impl Host {
         Self(Arc::new(machine))
     }
 
-    /// The wall clock. It can jump; [`Host::instant`] measures durations.
-    pub fn now(&self) -> SystemTime {
-        self.0.now()
-    }
-
     /// The wall clock as the time since 1970.
     pub fn unix_time(&self) -> Duration {
         self.now().duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -110,21 +107,6 @@ impl Host {
     /// Random numbers for jitter and names.
     pub fn random(&self) -> Random<'_> {
         Random(self)
-    }
-
-    /// Random bytes that are good enough for keys.
-    pub fn fill(&self, bytes: &mut [u8]) {
-        self.0.fill(bytes);
-    }
-
-    /// The name of the machine.
-    pub fn hostname(&self) -> String {
-        self.0.hostname()
-    }
-
-    /// The file system.
-    pub fn files(&self) -> &dyn Files {
-        self.0.files()
     }
 
     /// Creates a directory in `parent`, under a name that begins with `prefix`.
@@ -155,7 +137,7 @@ impl Host {
 
     /// Starts a task that runs until its future completes, or until the returned [`Task`] is dropped.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> Task {
-        Task::new(self.0.spawn(name, Box::pin(task)))
+        Task(Some(self.0.spawn(name, Box::pin(task))))
     }
 
     /// Starts a thread for work that blocks. It ends when the work does.
@@ -175,6 +157,14 @@ impl Host {
         result
             .await
             .map_err(|_| io::Error::other(format!("thread {name} panicked")))
+    }
+}
+
+impl Deref for Host {
+    type Target = dyn Machine;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
     }
 }
 

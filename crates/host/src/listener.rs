@@ -41,7 +41,7 @@ impl Accept for TcpListener {
             let (stream, _) = Self::accept(self).await?;
             // It fails if the peer has closed the connection already, which the first read shows.
             let _ = stream.set_nodelay(true);
-            Ok(Connection::new(stream))
+            Ok(Box::new(stream) as Connection)
         })
     }
 
@@ -52,7 +52,7 @@ impl Accept for TcpListener {
 
 impl Accept for UnixListener {
     fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
-        Box::pin(async { Ok(Connection::new(Self::accept(self).await?.0)) })
+        Box::pin(async { Ok(Box::new(Self::accept(self).await?.0) as Connection) })
     }
 
     fn address(&self) -> Option<SocketAddr> {

@@ -41,12 +41,12 @@ impl Machine for Real {
         Box::pin(async move {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            Ok(Connection::new(stream))
+            Ok(Box::new(stream) as Connection)
         })
     }
 
     fn connect_unix(&self, path: PathBuf) -> BoxFuture<'static, io::Result<Connection>> {
-        Box::pin(async move { Ok(Connection::new(UnixStream::connect(path).await?)) })
+        Box::pin(async move { Ok(Box::new(UnixStream::connect(path).await?) as Connection) })
     }
 
     fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Listener>> {

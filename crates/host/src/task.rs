@@ -1,35 +1,24 @@
 //! A running task.
 
-use tokio::task::{AbortHandle, JoinError, JoinHandle};
+use tokio::task::{JoinError, JoinHandle};
 
 /// A task that [`Host::spawn`](crate::Host::spawn) started. It is aborted when this is dropped, unless it was detached.
 #[derive(Debug)]
-pub struct Task {
-    handle: Option<JoinHandle<()>>,
-    abort: AbortHandle,
-}
+pub struct Task(pub(crate) Option<JoinHandle<()>>);
 
 impl Task {
-    pub(crate) fn new(handle: JoinHandle<()>) -> Self {
-        let abort = handle.abort_handle();
-        Self {
-            handle: Some(handle),
-            abort,
-        }
-    }
-
     /// Lets it run to its end, whatever becomes of the caller.
     pub fn detach(mut self) {
-        self.handle = None;
+        self.0 = None;
     }
 
     pub fn is_finished(&self) -> bool {
-        self.abort.is_finished()
+        self.0.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits for its end, or for the panic that ended it. Dropping the wait aborts the task.
     pub async fn join(mut self) -> Result<(), JoinError> {
-        match self.handle.as_mut() {
+        match self.0.as_mut() {
             Some(handle) => handle.await,
             None => Ok(()),
         }
@@ -38,8 +27,8 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if self.handle.is_some() {
-            self.abort.abort();
+        if let Some(handle) = &self.0 {
+            handle.abort();
         }
     }
 }

@@ -150,8 +150,7 @@ fn view_node_set(set: &api::NodeSet) -> NodeSetView {
 
 /// Returns facts about the configuration.
 fn configuration(cluster: &Cluster) -> Vec<(String, String)> {
-    let status = cluster.controller.status.as_ref();
-    let Some(configuration) = status.and_then(|status| status.configuration.as_ref()) else {
+    let Some(configuration) = cluster.controller.configuration() else {
         return Vec::new();
     };
     let mut facts = Vec::new();
@@ -196,35 +195,35 @@ fn short(digest: &str) -> &str {
 }
 
 fn troubles(cluster: &Cluster) -> Vec<Trouble> {
-    let of = |object: String, conditions: &[Condition]| -> Vec<Trouble> {
-        let bad = conditions.iter().filter(|condition| is_trouble(condition));
-        bad.map(|condition| Trouble {
-            object: object.clone(),
-            condition: condition.type_.clone(),
-            reason: condition.reason.clone(),
-            message: condition.message.clone(),
-        })
-        .collect()
-    };
-    let controller = cluster.controller.status.iter();
-    let controller = controller.flat_map(|status| of(format!("controller/{}", cluster.name()), &status.conditions));
-    let sets = cluster.node_sets.iter().flat_map(|set| {
-        let status = set.status.iter();
-        status.flat_map(|status| of(format!("nodeset/{}", set.name_any()), &status.conditions))
+    let conditions = cluster.controller.status.as_ref().map(|status| &status.conditions);
+    let controller = (format!("controller/{}", cluster.name()), conditions);
+    let sets = cluster.node_sets.iter().map(|set| {
+        let conditions = set.status.as_ref().map(|status| &status.conditions);
+        (format!("nodeset/{}", set.name_any()), conditions)
     });
-    let partitions = cluster.partitions.iter().flat_map(|partition| {
-        let status = partition.status.iter();
-        status.flat_map(|status| of(format!("partition/{}", partition.name_any()), &status.conditions))
+    let partitions = cluster.partitions.iter().map(|partition| {
+        let conditions = partition.status.as_ref().map(|status| &status.conditions);
+        (format!("partition/{}", partition.name_any()), conditions)
     });
-    let mut all: Vec<Trouble> = controller.chain(sets).chain(partitions).collect();
-    // Several conditions of an object often have the same message.
-    let mut said: Vec<(String, String)> = Vec::new();
-    all.retain(|trouble| {
-        let key = (trouble.object.clone(), trouble.message.clone());
-        let news = !said.contains(&key);
-        said.push(key);
-        news
-    });
+    let mut all: Vec<Trouble> = Vec::new();
+    for (object, conditions) in std::iter::once(controller).chain(sets).chain(partitions) {
+        for condition in conditions
+            .into_iter()
+            .flatten()
+            .filter(|condition| is_trouble(condition))
+        {
+            // Several conditions of an object often have the same message.
+            let is_known = |known: &Trouble| known.object == object && known.message == condition.message;
+            if !all.iter().any(is_known) {
+                all.push(Trouble {
+                    object: object.clone(),
+                    condition: condition.type_.clone(),
+                    reason: condition.reason.clone(),
+                    message: condition.message.clone(),
+                });
+            }
+        }
+    }
     all
 }
 

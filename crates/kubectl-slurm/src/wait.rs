@@ -16,6 +16,8 @@ pub(crate) enum Progress<T> {
     Done(T),
     /// The reason.
     Waits(String),
+    /// The reason and the remedy.
+    Refused(String),
 }
 
 /// Polls until it is done or the timeout has passed. `what` is a sentence about what is not done.
@@ -30,6 +32,7 @@ pub(crate) async fn until<T>(
         let why = match poll(start.elapsed()).await? {
             Progress::Done(done) => return Ok(done),
             Progress::Waits(why) => why,
+            Progress::Refused(why) => return Err(Failure::refused(why)),
         };
         if start.elapsed() > wait.timeout {
             return Err(Failure::TimedOut(format!(

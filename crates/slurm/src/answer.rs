@@ -3,10 +3,10 @@
 //! A missing list is an error and never an empty list: the operator would take it for a cluster without jobs.
 
 use std::fmt;
-use std::marker::PhantomData;
 
-use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_with::apply;
 use thiserror::Error;
 
 use crate::job::Job;
@@ -15,15 +15,30 @@ use crate::partition::Partition;
 use crate::reservation::Reservation;
 
 /// The content of a response.
-pub trait Payload: DeserializeOwned {
+pub trait Payload: Sized {
     /// The field that holds it.
     const FIELD: &'static str;
+
+    /// Returns the content, if there is any, and the fields beside it.
+    fn parse(json: &[u8]) -> Result<(Option<Self>, Head), serde_json::Error>;
 }
 
 macro_rules! payloads {
     ($($type:ty: $field:literal,)+) => {
         $(impl Payload for $type {
             const FIELD: &'static str = $field;
+
+            fn parse(json: &[u8]) -> Result<(Option<Self>, Head), serde_json::Error> {
+                #[derive(Deserialize)]
+                struct Envelope {
+                    #[serde(rename = $field)]
+                    payload: Option<$type>,
+                    #[serde(flatten)]
+                    head: Head,
+                }
+                let Envelope { payload, head } = serde_json::from_slice(json)?;
+                Ok((payload, head))
+            }
         })+
     };
 }
@@ -110,30 +125,18 @@ pub struct RunningConf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<T> {
     pub value: T,
-    /// Slurm reports unknown fields of a request here, with HTTP 200.
-    pub warnings: Vec<Warning>,
     /// The release of the program that responded, such as `26.05.5`.
     pub release: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Warning {
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub description: String,
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub source: String,
-}
-
 /// One of Slurm's own errors.
+#[apply(_ => #[serde(default, deserialize_with = "null_as_default")])]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Complaint {
-    #[serde(rename = "error_number", default, deserialize_with = "null_as_default")]
+    #[serde(rename = "error_number")]
     pub number: i64,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub error: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub description: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub source: String,
 }
 
@@ -161,16 +164,8 @@ pub enum DecodeError {
 
 /// Decodes a response with content.
 pub fn decode<T: Payload>(json: &[u8]) -> Result<Answer<T>, DecodeError> {
-    match serde_json::from_slice::<Envelope<T>>(json) {
-        Ok(Envelope { payload, head }) => {
-            let answer = head.into_answer()?;
-            let value = payload.ok_or(DecodeError::Missing(T::FIELD))?;
-            Ok(Answer {
-                value,
-                warnings: answer.warnings,
-                release: answer.release,
-            })
-        }
+    match T::parse(json) {
+        Ok((payload, head)) => head.into_answer(|| payload.ok_or(DecodeError::Missing(T::FIELD))),
         // The content beside an error can have any form; the error is what matters.
         Err(error) => match decode_empty(json) {
             Err(complaints @ DecodeError::Complaints(_)) => Err(complaints),
@@ -185,90 +180,35 @@ pub fn decode_to_show<T>(json: &[u8]) -> Result<Vec<T>, DecodeError>
 where
     Vec<T>: Payload,
 {
-    match serde_json::from_slice::<Envelope<Vec<T>>>(json) {
-        Ok(Envelope {
-            payload: Some(list), ..
-        }) if !list.is_empty() => Ok(list),
+    match Vec::parse(json) {
+        Ok((Some(list), _)) if !list.is_empty() => Ok(list),
         _ => decode(json).map(|answer| answer.value),
     }
 }
 
 /// Decodes a response without content.
 pub fn decode_empty(json: &[u8]) -> Result<Answer<()>, DecodeError> {
-    serde_json::from_slice::<Head>(json)?.into_answer()
+    serde_json::from_slice::<Head>(json)?.into_answer(|| Ok(()))
 }
 
 /// The fields beside the content.
+#[apply(_ => #[serde(default, deserialize_with = "null_as_default")])]
 #[derive(Debug, Default, Deserialize)]
-struct Head {
-    #[serde(default, deserialize_with = "null_as_default")]
-    meta: Meta,
-    #[serde(default, deserialize_with = "null_as_default")]
+pub struct Head {
+    meta: Value,
     errors: Vec<Complaint>,
-    #[serde(default, deserialize_with = "null_as_default")]
-    warnings: Vec<Warning>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Meta {
-    #[serde(default, deserialize_with = "null_as_default")]
-    slurm: MetaSlurm,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct MetaSlurm {
-    #[serde(default)]
-    release: Option<String>,
 }
 
 impl Head {
-    fn into_answer(self) -> Result<Answer<()>, DecodeError> {
-        if self.errors.is_empty() {
-            Ok(Answer {
-                value: (),
-                warnings: self.warnings,
-                release: self.meta.slurm.release,
-            })
-        } else {
-            Err(DecodeError::Complaints(self.errors))
+    fn into_answer<T>(self, value: impl FnOnce() -> Result<T, DecodeError>) -> Result<Answer<T>, DecodeError> {
+        if !self.errors.is_empty() {
+            return Err(DecodeError::Complaints(self.errors));
         }
-    }
-}
-
-struct Envelope<T> {
-    payload: Option<T>,
-    head: Head,
-}
-
-impl<'de, T: Payload> Deserialize<'de> for Envelope<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(EnvelopeVisitor(PhantomData))
-    }
-}
-
-/// Not derived, because the name of the field depends on the type.
-struct EnvelopeVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Payload> Visitor<'de> for EnvelopeVisitor<T> {
-    type Value = Envelope<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a response of Slurm with {:?}", T::FIELD)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Envelope<T>, A::Error> {
-        let mut payload = None;
-        let mut head = Head::default();
-        while let Some(field) = map.next_key::<String>()? {
-            match field.as_str() {
-                name if name == T::FIELD => payload = map.next_value()?,
-                "meta" => head.meta = map.next_value::<Option<_>>()?.unwrap_or_default(),
-                "errors" => head.errors = map.next_value::<Option<_>>()?.unwrap_or_default(),
-                "warnings" => head.warnings = map.next_value::<Option<_>>()?.unwrap_or_default(),
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(Envelope { payload, head })
+        let release = self.meta.pointer("/slurm/release");
+        Ok(Answer {
+            value: value()?,
+            release: release.and_then(Value::as_str).map(str::to_owned),
+        })
     }
 }
 
@@ -300,7 +240,6 @@ mod tests {
         let answer = decode::<Vec<Node>>(json.as_bytes()).unwrap();
         assert_eq!(answer.value.first().unwrap().name, "n1");
         assert_eq!(answer.release.as_deref(), Some("26.05.5"));
-        assert_eq!(answer.warnings.first().unwrap().description, "Ignoring unknown field");
     }
 
     #[test]

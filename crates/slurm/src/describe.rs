@@ -1,6 +1,7 @@
 //! The texts that are written to a node.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Below the 128 KiB that Linux allows one argument of a program: `scontrol` is given these.
 const MAX_LENGTH: usize = 100_000;
@@ -15,20 +16,16 @@ checked_text! {
 ///
 /// Slurm applies one field after the other, and a field that it refuses leaves those before it changed. A field that may be
 /// refused is therefore sent alone.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDescription {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<SingleLine>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extra: Option<SingleLine>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub features: Option<NodeFeatures>,
     /// Such as `default:s1`; an empty one removes the node from every topology. Slurm refuses an unknown place.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<SingleLine>,
     /// The address of its slurmd.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<SingleLine>,
 }
 

@@ -40,14 +40,14 @@ impl Hostlist {
     /// An empty text is an empty list. Spaces separate names as commas do.
     pub fn parse(text: &str) -> Result<Self, HostlistError> {
         let mut hosts = BTreeSet::new();
-        let mut count = 0_usize;
-        for item in split_items(text)? {
-            let item = Item::parse(item)?;
-            count = count.saturating_add(item.count()?);
-            if count > MAX_HOSTS {
-                return Err(HostlistError::TooMany);
-            }
-            hosts.extend(item.expand().iter().map(|name| Host::of_name(name)));
+        let mut room = MAX_HOSTS;
+        if !is_balanced(text) {
+            return Err(HostlistError::Brackets(shortened(text, 64)));
+        }
+        for item in split_list(text) {
+            let names = expand(item, room)?;
+            room = room.checked_sub(names.len()).ok_or(HostlistError::TooMany)?;
+            hosts.extend(names.iter().map(|name| Host::of_name(name)));
         }
         Ok(Self { hosts })
     }
@@ -201,129 +201,75 @@ fn is_separator(c: char) -> bool {
 }
 
 /// Splits at separators outside of brackets.
-fn split_items(text: &str) -> Result<Vec<&str>, HostlistError> {
+pub(crate) fn split_list(list: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
-    let mut unbalanced = false;
-    let items = text
-        .split(|c| {
-            match c {
-                '[' => unbalanced |= std::mem::replace(&mut inside, true),
-                ']' => unbalanced |= !std::mem::replace(&mut inside, false),
-                _ => {}
-            }
-            is_separator(c) && !inside
-        })
-        .filter(|item| !item.is_empty())
-        .collect();
-    if unbalanced || inside {
-        Err(HostlistError::Brackets(shortened(text)))
-    } else {
-        Ok(items)
-    }
+    list.split(move |c| {
+        inside = c == '[' || (inside && c != ']');
+        is_separator(c) && !inside
+    })
+    .filter(|item| !item.is_empty())
 }
 
-/// Limits what a hostile list can add to conditions and events.
-fn shortened(text: &str) -> String {
-    let mut short: String = text.chars().take(64).collect();
+/// Whether each bracket is closed before the next one is opened.
+fn is_balanced(text: &str) -> bool {
+    let mut inside = false;
+    let mut brackets = text.chars().filter(|c| matches!(c, '[' | ']'));
+    brackets.all(|bracket| std::mem::replace(&mut inside, bracket == '[') == (bracket == ']')) && !inside
+}
+
+/// Limits what a hostile text can add to conditions and events.
+pub(crate) fn shortened(text: &str, longest: usize) -> String {
+    let mut short: String = text.chars().take(longest).collect();
     if short.len() < text.len() {
         short.push('…');
     }
     short
 }
 
-/// One name with brackets in it, such as `r[1-2]n[1-3]-ib`.
-struct Item {
-    parts: Vec<Part>,
-}
-
-enum Part {
-    Text(String),
-    /// First and last number of each range.
-    Ranges(Vec<(Tail, Tail)>),
-}
-
-impl Item {
-    fn parse(item: &str) -> Result<Self, HostlistError> {
-        let mut parts = Vec::new();
-        let mut rest = item;
-        while let Some((text, after)) = rest.split_once('[') {
-            let (ranges, after) = after
-                .split_once(']')
-                .ok_or_else(|| HostlistError::Brackets(shortened(item)))?;
-            parts.push(Part::Text(text.to_owned()));
-            parts.push(Part::Ranges(
-                ranges.split(',').map(parse_range).collect::<Result<_, _>>()?,
-            ));
-            rest = after;
-        }
-        parts.push(Part::Text(rest.to_owned()));
-        let longest: usize = parts.iter().map(Part::longest).sum();
+/// Expands one name with brackets in it, such as `r[1-2]n[1-3]-ib`, to at most `room` names.
+fn expand(item: &str, room: usize) -> Result<Vec<String>, HostlistError> {
+    let mut names = vec![String::new()];
+    let mut longest = 0;
+    let mut rest = item;
+    while let Some((text, after)) = rest.split_once('[') {
+        let (ranges, after) = after
+            .split_once(']')
+            .ok_or_else(|| HostlistError::Brackets(shortened(item, 64)))?;
+        let ranges: Vec<(Tail, Tail)> = ranges.split(',').map(parse_range).collect::<Result<_, _>>()?;
+        let widths = ranges.iter().map(|(low, high)| low.width.max(high.width));
+        longest += text.len() + widths.max().unwrap_or(0);
         if longest > MAX_NAME {
-            Err(HostlistError::TooLong)
-        } else {
-            Ok(Self { parts })
+            return Err(HostlistError::TooLong);
         }
-    }
-
-    fn count(&self) -> Result<usize, HostlistError> {
-        self.parts
-            .iter()
-            .try_fold(1_usize, |count, part| count.checked_mul(part.count()?))
-            .ok_or(HostlistError::TooMany)
-    }
-
-    /// The caller has to check [`Self::count`] before.
-    fn expand(&self) -> Vec<String> {
-        let mut names = vec![String::new()];
-        for part in &self.parts {
-            match part {
-                Part::Text(text) => names.iter_mut().for_each(|name| name.push_str(text)),
-                Part::Ranges(ranges) => {
-                    names = names
-                        .iter()
-                        .flat_map(|name| {
-                            ranges.iter().flat_map(move |(low, high)| {
-                                let width = low.width;
-                                (low.value..=high.value).map(move |value| format!("{name}{value:0width$}"))
-                            })
-                        })
-                        .collect();
-                }
-            }
+        let counts = ranges.iter().map(|(low, high)| high.value - low.value + 1);
+        let count = usize::try_from(counts.fold(0, u64::saturating_add)).unwrap_or(usize::MAX);
+        if names.len().saturating_mul(count) > room {
+            return Err(HostlistError::TooMany);
         }
-        names
+        let numbers = |name: &String| -> Vec<String> {
+            let of_range = |(low, high): &(Tail, Tail)| {
+                let (name, width) = (name.clone(), low.width);
+                (low.value..=high.value).map(move |value| format!("{name}{text}{value:0width$}"))
+            };
+            ranges.iter().flat_map(of_range).collect()
+        };
+        names = names.iter().flat_map(numbers).collect();
+        rest = after;
     }
-}
-
-impl Part {
-    fn longest(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Ranges(ranges) => ranges
-                .iter()
-                .map(|(low, high)| low.width.max(high.width))
-                .max()
-                .unwrap_or(0),
-        }
+    if longest + rest.len() > MAX_NAME {
+        return Err(HostlistError::TooLong);
     }
-
-    fn count(&self) -> Option<usize> {
-        match self {
-            Self::Text(_) => Some(1),
-            Self::Ranges(ranges) => ranges.iter().try_fold(0_usize, |count, (low, high)| {
-                count
-                    .checked_add(usize::try_from(high.value - low.value).ok()?)?
-                    .checked_add(1)
-            }),
-        }
+    for name in &mut names {
+        name.push_str(rest);
     }
+    Ok(names)
 }
 
 fn parse_range(range: &str) -> Result<(Tail, Tail), HostlistError> {
     let (low, high) = range.split_once('-').unwrap_or((range, range));
     match (Tail::parse(low), Tail::parse(high)) {
         (Some(low), Some(high)) if low.value <= high.value => Ok((low, high)),
-        _ => Err(HostlistError::Range(shortened(range))),
+        _ => Err(HostlistError::Range(shortened(range, 64))),
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
+use serde_with::apply;
 
 use crate::answer::null_as_default;
 use crate::hostlist::{Hostlist, HostlistError};
@@ -129,6 +130,10 @@ impl<'de> Deserialize<'de> for JobState {
 }
 
 /// Number, state and nodes are required: a job without a list of nodes could be anywhere.
+#[apply(
+    String => #[serde(default, deserialize_with = "null_as_default")],
+    Number => #[serde(default)],
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Job {
     #[serde(rename = "job_id")]
@@ -136,42 +141,27 @@ pub struct Job {
     #[serde(rename = "job_state")]
     pub state: JobState,
     /// The nodes it has, or had, as a hostlist; empty while it is pending.
+    #[serde_with(skip_apply)]
     pub nodes: String,
     /// The nodes it requires by name, as a hostlist.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub required_nodes: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub name: String,
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub user_name: String,
     /// Several, separated by commas, while it is pending.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub partition: String,
-    /// Why it is pending.
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub state_reason: String,
     /// Its last start.
-    #[serde(default)]
     pub start_time: Number,
     /// When its nodes last changed while it ran; 0 if never.
-    #[serde(default)]
     pub resize_time: Number,
     /// Minutes.
-    #[serde(default)]
     pub time_limit: Number,
     /// 0 if it is not part of an array.
-    #[serde(default)]
     pub array_job_id: Number,
-    #[serde(default)]
     pub array_task_id: Number,
     /// 0 if it is not part of a heterogeneous job, else the number of the first part.
-    #[serde(default)]
     pub het_job_id: Number,
     /// Whether its owner allows a requeue.
-    #[serde(default)]
     pub requeue: Option<bool>,
     /// Whether it has a script, which Slurm can start again.
-    #[serde(default)]
     pub batch_flag: Option<bool>,
 }
 
@@ -193,16 +183,6 @@ impl Job {
     /// Expanded on demand only: thousands of jobs on thousands of nodes would take gigabytes.
     pub fn node_list(&self) -> Result<Hostlist, HostlistError> {
         Hostlist::parse(&self.nodes)
-    }
-
-    /// Whether the job may occupy that node.
-    pub fn may_be_on(&self, node: &str) -> Result<bool, HostlistError> {
-        Ok(self.state.may_be_on_nodes() && self.node_list()?.contains(node))
-    }
-
-    /// Whether the job requires that node. Slurm fails such a job when the node's record is deleted.
-    pub fn waits_for(&self, node: &str) -> Result<bool, HostlistError> {
-        Ok(!self.state.is_finished() && Hostlist::parse(&self.required_nodes)?.contains(node))
     }
 
     /// Returns when its time limit ends, in seconds since 1970. `None` if it does not run or has no limit.
@@ -244,7 +224,7 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use super::{InvalidJobHandle, Job, JobHandle, JobState, JobStateName};
+    use super::{Hostlist, HostlistError, InvalidJobHandle, Job, JobHandle, JobState, JobStateName};
 
     fn state(names: &[&str]) -> JobState {
         JobState::of_names(names)
@@ -252,6 +232,14 @@ mod tests {
 
     fn job(json: &str) -> Job {
         serde_json::from_str(json).unwrap()
+    }
+
+    fn may_be_on(job: &Job, node: &str) -> Result<bool, HostlistError> {
+        Ok(job.state.may_be_on_nodes() && job.node_list()?.contains(node))
+    }
+
+    fn waits_for(job: &Job, node: &str) -> Result<bool, HostlistError> {
+        Ok(!job.state.is_finished() && Hostlist::parse(&job.required_nodes)?.contains(node))
     }
 
     #[test]
@@ -309,25 +297,25 @@ mod tests {
     #[test]
     fn a_job_is_on_the_nodes_of_its_list() {
         let job = job(r#"{"job_id":7,"job_state":["SUSPENDED"],"nodes":"n[1-3]","something_new":{}}"#);
-        assert_eq!(job.may_be_on("n2"), Ok(true));
-        assert_eq!(job.may_be_on("n4"), Ok(false));
+        assert_eq!(may_be_on(&job, "n2"), Ok(true));
+        assert_eq!(may_be_on(&job, "n4"), Ok(false));
     }
 
     #[test]
     fn an_invalid_list_of_nodes_is_an_error() {
         let job = job(r#"{"job_id":7,"job_state":["RUNNING"],"nodes":"n[1-"}"#);
-        assert!(job.may_be_on("n4").is_err());
+        assert!(may_be_on(&job, "n4").is_err());
     }
 
     #[test]
     fn a_pending_job_waits_for_the_nodes_it_requires() {
         let waiting = job(r#"{"job_id":7,"job_state":["PENDING"],"nodes":"","required_nodes":"n[4-5]"}"#);
-        assert_eq!(waiting.waits_for("n5"), Ok(true));
+        assert_eq!(waits_for(&waiting, "n5"), Ok(true));
         let done = Job {
             state: state(&["COMPLETED"]),
             ..waiting
         };
-        assert_eq!(done.waits_for("n5"), Ok(false));
+        assert_eq!(waits_for(&done, "n5"), Ok(false));
     }
 
     #[test]

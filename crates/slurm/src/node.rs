@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::apply;
 
 use crate::answer::null_as_default;
 use crate::names::slurm_names;
@@ -118,10 +119,6 @@ impl NodeState {
         (self.has(NodeFlag::Drain) && !self.has(NodeFlag::Undrain)) || self.has(NodeFlag::Fail)
     }
 
-    pub fn is_draining(&self) -> bool {
-        self.is_drain() && self.is_busy()
-    }
-
     /// Whether the state of the node shows no jobs. A proof needs the list of jobs too.
     pub fn is_drained(&self) -> bool {
         self.is_drain() && self.base.is_some() && !self.is_busy()
@@ -159,47 +156,30 @@ impl<'de> Deserialize<'de> for NodeState {
 }
 
 /// Name and state are required.
+#[apply(
+    String => #[serde(default, deserialize_with = "null_as_default")],
+    Vec<String> => #[serde(default, deserialize_with = "null_as_default")],
+    u64 => #[serde(default, deserialize_with = "null_as_default")],
+    Number => #[serde(default)],
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Node {
+    #[serde_with(skip_apply)]
     pub name: String,
     pub state: NodeState,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub reason: String,
-    #[serde(default)]
     pub reason_changed_at: Number,
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub reason_set_by_user: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub comment: String,
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub extra: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub address: String,
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub hostname: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub features: Vec<String>,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub active_features: Vec<String>,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub partitions: Vec<String>,
     /// The reservation it is in.
-    #[serde(default, deserialize_with = "null_as_default")]
     pub reservation: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub topology: String,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub cpus: u64,
-    #[serde(default, deserialize_with = "null_as_default")]
     pub alloc_cpus: u64,
-    /// The boot time of the machine.
-    #[serde(default)]
-    pub boot_time: Number,
-    #[serde(default)]
     pub slurmd_start_time: Number,
-    /// The release of its slurmd.
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub version: String,
 }
 
 impl Node {
@@ -217,7 +197,7 @@ impl Node {
     }
 }
 
-/// The drain, down state and reason that somebody set. Every order that changes it names the state it was planned on: Slurm has no
+/// The administrative part of a node's state. Every order that changes it names the state it was planned on: Slurm has no
 /// compare-and-swap, so the sender reads the node again right before and gives up on any difference.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -261,16 +241,17 @@ mod tests {
         assert_eq!(state.base, Some(BaseState::Idle));
         assert_eq!(state.to_string(), "IDLE+DRAIN+DYNAMIC_NORM");
         assert!(state.is_idle() && state.is_drained() && state.is_dynamic() && state.is_responding());
-        assert!(!state.is_draining() && !state.is_busy() && !state.is_down());
+        assert!(!state.is_busy() && !state.is_down());
     }
 
     #[test]
     fn a_node_with_jobs_is_draining_and_not_drained() {
         for names in [["ALLOCATED", "DRAIN"], ["MIXED", "DRAIN"]] {
-            assert!(state(&names).is_draining() && !state(&names).is_drained(), "{names:?}");
+            let state = state(&names);
+            assert!(state.is_drain() && state.is_busy() && !state.is_drained(), "{names:?}");
         }
         let completing = state(&["IDLE", "DRAIN", "COMPLETING"]);
-        assert!(completing.is_draining() && !completing.is_drained());
+        assert!(completing.is_drain() && completing.is_busy() && !completing.is_drained());
     }
 
     #[test]
@@ -282,7 +263,7 @@ mod tests {
     #[test]
     fn a_failing_node_counts_as_drained() {
         assert!(state(&["IDLE", "FAIL"]).is_drained());
-        assert!(state(&["MIXED", "FAIL"]).is_draining());
+        assert!(state(&["MIXED", "FAIL"]).is_drain() && state(&["MIXED", "FAIL"]).is_busy());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A partition as slurmrestd and `scontrol --json` show it.
 
-use serde::Deserialize;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
-use crate::answer::null_as_default;
 use crate::names::slurm_names;
 use crate::number::Number;
 use crate::rpc::PartitionFlag;
@@ -54,8 +55,7 @@ impl std::fmt::Display for PartitionState {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "wire::Entry")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     pub name: String,
     pub state: PartitionState,
@@ -171,198 +171,75 @@ impl Partition {
     }
 }
 
-/// The JSON of slurmrestd and `scontrol --json`.
-///
-/// Measured on 26.05.5: both show every setting but the defaults of jobs on GPUs, whose field is always empty. The raw numbers
-/// (`shares`, `memory_per_cpu`) are always 0; the words and the numbers beside them are right.
-mod wire {
-    use serde::de::IgnoredAny;
+/// Measured on 26.05.5: slurmrestd and `scontrol --json` show every setting but the defaults of jobs on GPUs, whose field is always
+/// empty. The raw numbers (`shares`, `memory_per_cpu`) are always 0; the words and the numbers beside them are right.
+impl<'de> Deserialize<'de> for Partition {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::read(&Entry(Value::deserialize(deserializer)?)).map_err(D::Error::custom)
+    }
+}
 
-    use super::{Deserialize, Memory, Number, PartitionState, null_as_default};
+/// A partition in JSON.
+struct Entry(Value);
 
-    #[derive(Deserialize)]
-    pub(super) struct Entry {
-        name: String,
-        partition: Inner,
-        nodes: Nodes,
-        #[serde(default, deserialize_with = "null_as_default")]
-        node_sets: String,
-        #[serde(default)]
-        cpus: Cpus,
-        #[serde(default)]
-        maximums: Maximums,
-        #[serde(default)]
-        minimums: Minimums,
-        #[serde(default)]
-        defaults: Defaults,
-        #[serde(default)]
-        priority: Priority,
-        #[serde(default)]
-        accounts: Accounts,
-        #[serde(default)]
-        groups: Groups,
-        #[serde(default)]
-        qos: Qos,
-        #[serde(default, deserialize_with = "null_as_default")]
-        alternate: String,
-        #[serde(default)]
-        tres: Tres,
-        #[serde(default)]
-        grace_time: u64,
-        preempt_mode: Option<Vec<String>>,
-        flags: Option<Vec<String>>,
+impl Entry {
+    fn required<T: DeserializeOwned>(&self, place: &str) -> Result<T, serde_json::Error> {
+        T::deserialize(self.0.pointer(place).unwrap_or(&Value::Null))
     }
 
-    #[derive(Deserialize)]
-    struct Inner {
-        state: Vec<String>,
-        exclusive: Option<String>,
-        oversubscribe: Option<String>,
+    fn optional<T: DeserializeOwned + Default>(&self, place: &str) -> Result<T, serde_json::Error> {
+        self.0.pointer(place).map_or_else(|| Ok(T::default()), T::deserialize)
     }
 
-    #[derive(Deserialize)]
-    struct Nodes {
-        configured: String,
-        #[serde(default)]
-        total: u64,
-        #[serde(default, deserialize_with = "null_as_default")]
-        allowed_allocation: String,
+    fn text(&self, place: &str) -> Result<String, serde_json::Error> {
+        Ok(self.optional::<Option<String>>(place)?.unwrap_or_default())
     }
 
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Cpus {
-        total: u64,
-        task_binding: TaskBinding,
+    fn memory(&self, of: &str) -> Result<Memory, serde_json::Error> {
+        Ok(Memory {
+            per_cpu: self.optional(&format!("/{of}/partition_memory_per_cpu"))?,
+            per_node: self.optional(&format!("/{of}/partition_memory_per_node"))?,
+        })
     }
+}
 
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum TaskBinding {
-        Names(Vec<String>),
-        /// v0.0.44 has a number here.
-        Other(IgnoredAny),
-    }
-
-    impl Default for TaskBinding {
-        fn default() -> Self {
-            Self::Names(Vec::new())
-        }
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Maximums {
-        time: Number,
-        nodes: Number,
-        cpus_per_node: Number,
-        cpus_per_socket: Number,
-        over_time_limit: Number,
-        partition_memory_per_cpu: Number,
-        partition_memory_per_node: Number,
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Minimums {
-        nodes: u64,
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Defaults {
-        time: Number,
-        partition_memory_per_cpu: Number,
-        partition_memory_per_node: Number,
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Priority {
-        tier: u64,
-        job_factor: u64,
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Accounts {
-        #[serde(deserialize_with = "null_as_default")]
-        allowed: String,
-        #[serde(deserialize_with = "null_as_default")]
-        deny: String,
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Groups {
-        #[serde(deserialize_with = "null_as_default")]
-        allowed: String,
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Qos {
-        #[serde(deserialize_with = "null_as_default")]
-        allowed: String,
-        #[serde(deserialize_with = "null_as_default")]
-        deny: String,
-        #[serde(deserialize_with = "null_as_default")]
-        assigned: String,
-    }
-
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Tres {
-        #[serde(deserialize_with = "null_as_default")]
-        billing_weights: String,
-    }
-
-    impl From<Entry> for super::Partition {
-        fn from(entry: Entry) -> Self {
-            Self {
-                name: entry.name,
-                state: PartitionState::of_names(&entry.partition.state),
-                nodes: entry.nodes.configured,
-                node_sets: entry.node_sets,
-                total_nodes: entry.nodes.total,
-                total_cpus: entry.cpus.total,
-                cpu_bind: match entry.cpus.task_binding {
-                    TaskBinding::Names(names) => names,
-                    TaskBinding::Other(_) => Vec::new(),
-                },
-                max_time: entry.maximums.time,
-                default_time: entry.defaults.time,
-                max_nodes: entry.maximums.nodes,
-                min_nodes: entry.minimums.nodes,
-                priority_tier: entry.priority.tier,
-                priority_job_factor: entry.priority.job_factor,
-                allow_accounts: entry.accounts.allowed,
-                allow_alloc_nodes: entry.nodes.allowed_allocation,
-                allow_groups: entry.groups.allowed,
-                allow_qos: entry.qos.allowed,
-                deny_accounts: entry.accounts.deny,
-                deny_qos: entry.qos.deny,
-                qos: entry.qos.assigned,
-                alternate: entry.alternate,
-                billing_weights: entry.tres.billing_weights,
-                grace_time: entry.grace_time,
-                max_cpus_per_node: entry.maximums.cpus_per_node,
-                max_cpus_per_socket: entry.maximums.cpus_per_socket,
-                over_time_limit: entry.maximums.over_time_limit,
-                default_memory: Memory {
-                    per_cpu: entry.defaults.partition_memory_per_cpu,
-                    per_node: entry.defaults.partition_memory_per_node,
-                },
-                max_memory: Memory {
-                    per_cpu: entry.maximums.partition_memory_per_cpu,
-                    per_node: entry.maximums.partition_memory_per_node,
-                },
-                over_subscribe: entry.partition.oversubscribe,
-                exclusive: entry.partition.exclusive,
-                preempt_mode: entry.preempt_mode,
-                flags: entry.flags,
-            }
-        }
+impl Partition {
+    fn read(entry: &Entry) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            name: entry.required("/name")?,
+            state: PartitionState::of_names(&entry.required::<Vec<String>>("/partition/state")?),
+            nodes: entry.required("/nodes/configured")?,
+            node_sets: entry.text("/node_sets")?,
+            total_nodes: entry.optional("/nodes/total")?,
+            total_cpus: entry.optional("/cpus/total")?,
+            // v0.0.44 has a number here.
+            cpu_bind: entry.required("/cpus/task_binding").unwrap_or_default(),
+            max_time: entry.optional("/maximums/time")?,
+            default_time: entry.optional("/defaults/time")?,
+            max_nodes: entry.optional("/maximums/nodes")?,
+            min_nodes: entry.optional("/minimums/nodes")?,
+            priority_tier: entry.optional("/priority/tier")?,
+            priority_job_factor: entry.optional("/priority/job_factor")?,
+            allow_accounts: entry.text("/accounts/allowed")?,
+            allow_alloc_nodes: entry.text("/nodes/allowed_allocation")?,
+            allow_groups: entry.text("/groups/allowed")?,
+            allow_qos: entry.text("/qos/allowed")?,
+            deny_accounts: entry.text("/accounts/deny")?,
+            deny_qos: entry.text("/qos/deny")?,
+            qos: entry.text("/qos/assigned")?,
+            alternate: entry.text("/alternate")?,
+            billing_weights: entry.text("/tres/billing_weights")?,
+            grace_time: entry.optional("/grace_time")?,
+            max_cpus_per_node: entry.optional("/maximums/cpus_per_node")?,
+            max_cpus_per_socket: entry.optional("/maximums/cpus_per_socket")?,
+            over_time_limit: entry.optional("/maximums/over_time_limit")?,
+            default_memory: entry.memory("defaults")?,
+            max_memory: entry.memory("maximums")?,
+            over_subscribe: entry.optional("/partition/oversubscribe")?,
+            exclusive: entry.optional("/partition/exclusive")?,
+            preempt_mode: entry.optional("/preempt_mode")?,
+            flags: entry.optional("/flags")?,
+        })
     }
 }
 

@@ -32,7 +32,7 @@ enum By {
     Warning,
     #[serde(rename = "dry run")]
     DryRun,
-    Nobody,
+    Accepted,
 }
 
 fn rows() -> Result<Vec<Row>, serde_saphyr::Error> {
@@ -88,7 +88,7 @@ fn every_bad_configuration_is_found_as_in_the_table() {
                 };
                 assert_eq!(worst, Some(expected), "{name}");
             }
-            By::DryRun | By::Nobody => {
+            By::DryRun | By::Accepted => {
                 assert!(row.why.is_some(), "{name}");
                 assert_eq!(problems, [], "{name}");
             }

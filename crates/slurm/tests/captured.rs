@@ -49,10 +49,12 @@ fn jobs() {
     ] {
         let jobs: Vec<Job> = read(json);
         assert_eq!(jobs.len(), count);
+        let is_in = |list: &str| slurm::Hostlist::parse(list).unwrap().contains("n1");
         for job in &jobs {
             let holds = ["running", "suspended"].contains(&job.name.as_str());
-            assert_eq!(job.may_be_on("n1"), Ok(holds), "{job:?}");
-            assert_eq!(job.waits_for("n1"), Ok(job.name == "waiting"), "{job:?}");
+            assert_eq!(job.state.may_be_on_nodes() && is_in(&job.nodes), holds, "{job:?}");
+            let waits = !job.state.is_finished() && is_in(&job.required_nodes);
+            assert_eq!(waits, job.name == "waiting", "{job:?}");
             assert_eq!(job.latest_end().is_some(), job.name == "running", "{job:?}");
             assert_eq!(job.partitions().count(), if job.name == "waiting" { 2 } else { 1 });
         }

@@ -72,7 +72,7 @@ fn needs_table() -> String {
         rows(name, specs(place).count(), said)
     });
     format!(
-        "| where | keys | needs | says who |\n|---|---|---|---|\n{}",
+        "| where | keys | needs | source |\n|---|---|---|---|\n{}",
         rows.concat()
     )
 }

@@ -80,7 +80,7 @@ async fn a_refusal_has_slurms_name_and_text() {
     );
     assert!(error.is_definite());
     let fake = Fake::start(|_| code(-1)).await;
-    let error = fake.client().reconfigure().await.unwrap_err();
+    let error = fake.client().ping().await.unwrap_err();
     assert!(
         matches!(
             error,
@@ -201,19 +201,6 @@ async fn without_a_valid_response_the_outcome_is_unknown() {
         assert!(!error.is_definite());
         assert!(start.elapsed() < Duration::from_secs(2));
     }
-}
-
-#[tokio::test]
-async fn a_reconfigure_has_a_longer_timeout() {
-    let fake = Fake::start(|frame| match frame.kind {
-        MessageType::RECONFIGURE => {
-            std::thread::sleep(Duration::from_millis(700));
-            code(0)
-        }
-        _ => code(0),
-    })
-    .await;
-    fake.client().reconfigure().await.unwrap();
 }
 
 #[test]

@@ -51,9 +51,9 @@ impl Admission {
                 }
                 highest.max(term)
             });
-            let highest = saved.await.map_err(|error| Refusal::Failed {
-                detail: format!("the term of the new leader cannot be saved: {error}"),
-            })?;
+            let highest = saved
+                .await
+                .map_err(|error| Refusal::failed(format!("the term of the new leader cannot be saved: {error}")))?;
             self.raise(highest);
         }
         let mut fences = self.lock();

@@ -30,7 +30,7 @@ use super::fences::Subject;
 use super::nodes::Nodes;
 use super::restore::restore;
 use super::rollout::PushResult;
-use super::slurm_tools::Read;
+use super::slurm_tools::read;
 use super::writer::{Handle, Push};
 
 /// One operator uses a few connections. Each costs some kilobytes.
@@ -157,11 +157,10 @@ impl Server {
             Err(refusal) => return (refusal.into(), None),
         };
         let Some(token) = bearer(&request).map(str::to_owned) else {
-            let detail = "the request has none".to_owned();
-            return (Refusal::Token { detail }.into(), None);
+            return (Refusal::token("the request has none").into(), None);
         };
         let reply = match self.admit(&key, &token, request).await {
-            Ok(admitted) => self.route(admitted).await.unwrap_or_else(Reply::from),
+            Ok((request, fence)) => self.route(request, fence).await.unwrap_or_else(Reply::from),
             Err(refusal) => {
                 warn!(%refusal, "request rejected");
                 refusal.into()
@@ -173,77 +172,70 @@ impl Server {
 
     /// Read each time: the kubelet replaces the file when the Secret changes.
     fn key(&self) -> Result<AgentKey, Refusal> {
-        let failed = |error: &dyn std::fmt::Display| Refusal::Failed {
-            detail: format!("cannot use jwt.key: {error}"),
-        };
+        let failed = |error: &dyn std::fmt::Display| Refusal::failed(format!("cannot use jwt.key: {error}"));
         let bytes = self.services.host.files().read(&self.keys.join("jwt.key"));
         AgentKey::derive(&bytes.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
     }
 
-    async fn admit(&self, key: &AgentKey, token: &str, request: Request<Incoming>) -> Result<Authenticated, Refusal> {
+    /// Verifies token and body of a request, and returns its fence.
+    async fn admit(
+        &self,
+        key: &AgentKey,
+        token: &str,
+        request: Request<Incoming>,
+    ) -> Result<(Request<Bytes>, Option<Fence>), Refusal> {
         let (head, body) = request.into_parts();
         let about = agent::Request {
             method: head.method.as_str(),
             path: head.uri.path_and_query().map_or("", |path| path.as_str()),
             pod: &self.pod,
         };
-        let claims =
-            Claims::verify(token, key, about, self.services.host.now()).map_err(|error| invalid_token(&error))?;
+        let claims = Claims::verify(token, key, about, self.services.host.now()).map_err(Refusal::token)?;
         let body = read_body(body).await?;
         if Digest::of(&body) != claims.body {
-            return Err(invalid_token(&"it is for another body"));
+            return Err(Refusal::token("it is for another body"));
         }
-        Ok(Authenticated {
-            method: head.method,
-            path: head.uri.path().to_owned(),
-            body,
-            fence: claims.fence,
-        })
+        Ok((Request::from_parts(head, body), claims.fence))
     }
 
-    async fn route(&self, request: Authenticated) -> Result<Reply, Refusal> {
-        let Authenticated {
-            method,
-            path,
-            body,
-            fence,
-        } = request;
-        match (&method, path.as_str()) {
+    async fn route(&self, request: Request<Bytes>, fence: Option<Fence>) -> Result<Reply, Refusal> {
+        let body = request.body();
+        match (request.method(), request.uri().path()) {
             (&Method::GET, path::REVISION) => {
                 if let Some(fence) = fence {
                     self.command(Some(fence), &Subject::Leadership).await?;
                 }
                 Ok(Reply::json(StatusCode::OK, &self.status().await))
             }
-            (&Method::PUT, path::REVISION) => self.push(&body, fence).await,
-            (&Method::PUT, path::CHECK) => self.check(&body).await,
-            (&Method::GET, path::NODES) => self.read(Read::Nodes).await,
-            (&Method::GET, path::JOBS) => self.read(Read::Jobs).await,
-            (&Method::GET, path::PARTITIONS) => self.read(Read::Partitions).await,
-            (&Method::GET, path::CONFIG) => self.read(Read::Config).await,
-            (&Method::GET, path::QOS) => self.read(Read::Qos).await,
+            (&Method::PUT, path::REVISION) => self.push(body, fence).await,
+            (&Method::PUT, path::CHECK) => self.check(body).await,
+            (&Method::GET, path::NODES) => self.read(read::NODES).await,
+            (&Method::GET, path::JOBS) => self.read(read::JOBS).await,
+            (&Method::GET, path::PARTITIONS) => self.read(read::PARTITIONS).await,
+            (&Method::GET, path::CONFIG) => self.read(read::CONFIG).await,
+            (&Method::GET, path::QOS) => self.read(read::QOS).await,
             (&Method::POST, path::NODE) => {
-                let command: NodeCommand = decode(&body)?;
+                let command: NodeCommand = decode(body)?;
                 let _turn = self.nodes.turn().await;
                 self.command(fence, &Subject::Node(command.node.clone())).await?;
                 let way = self.nodes.command(&command).await?;
                 Ok(Reply::json(StatusCode::OK, &Commanded { way }))
             }
             (&Method::POST, path::PARTITION) => {
-                let command: PartitionCommand = decode(&body)?;
+                let command: PartitionCommand = decode(body)?;
                 self.command(fence, &Subject::Partition).await?;
                 let restored = restore(&self.services, &command).await?;
                 Ok(Reply::json(StatusCode::OK, &restored))
             }
             (&Method::POST, path::JOB) => {
-                let command: JobCommand = decode(&body)?;
+                let command: JobCommand = decode(body)?;
                 self.command(fence, &Subject::Job).await?;
                 self.services.channels.tools.command_job(&command).await?;
                 Ok(done())
             }
-            (&Method::GET, path::RESERVATIONS) => self.read(Read::Reservations).await,
+            (&Method::GET, path::RESERVATIONS) => self.read(read::RESERVATIONS).await,
             (&Method::POST, path::RESERVATION) => {
-                let command: ReservationCommand = decode(&body)?;
+                let command: ReservationCommand = decode(body)?;
                 self.command(fence, &Subject::Reservation(command.name().clone()))
                     .await?;
                 self.services.channels.tools.command_reservation(&command).await?;
@@ -253,10 +245,10 @@ impl Server {
         }
     }
 
-    async fn read(&self, read: Read) -> Result<Reply, Refusal> {
+    async fn read(&self, command: &[&str]) -> Result<Reply, Refusal> {
         Ok(Reply {
             status: StatusCode::OK,
-            body: self.services.channels.tools.read(read).await?,
+            body: self.services.channels.tools.read(command).await?,
         })
     }
 
@@ -265,9 +257,9 @@ impl Server {
         let Candidate { bundle, token } = candidate;
         let request = agent::candidate::request(&self.pod);
         let claims = Claims::verify(&token, &self.key()?, request, self.services.host.now());
-        let claims = claims.map_err(|error| invalid_token(&error))?;
+        let claims = claims.map_err(Refusal::token)?;
         if Digest::of(&bundle) != claims.body {
-            return Err(invalid_token(&"it is for another candidate"));
+            return Err(Refusal::token("it is for another candidate"));
         }
         let pushed = self.push_revision(&bundle, claims.fence).await?;
         Ok(pushed.outcome)
@@ -295,7 +287,7 @@ impl Server {
 
     /// A dry run. It changes nothing, so it needs no fence.
     async fn check(&self, body: &[u8]) -> Result<Reply, Refusal> {
-        let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
+        let revision = Revision::from_bundle(body).map_err(Refusal::malformed)?;
         let refused = self
             .services
             .checker
@@ -306,7 +298,7 @@ impl Server {
     }
 
     async fn push_revision(&self, body: &[u8], fence: Option<Fence>) -> Result<PushResult, Refusal> {
-        let revision = Revision::from_bundle(body).map_err(|error| malformed(&error))?;
+        let revision = Revision::from_bundle(body).map_err(Refusal::malformed)?;
         let fence = self.command(fence, &Subject::Configuration).await?;
         let busy = {
             let progress = self.writer.progress.borrow();
@@ -316,9 +308,7 @@ impl Server {
             return Err(Refusal::Busy { phase });
         }
         let (reply, response) = oneshot::channel();
-        let stopping = || Refusal::Failed {
-            detail: "the agent is stopping".to_owned(),
-        };
+        let stopping = || Refusal::failed("the agent is stopping");
         let push = Push { revision, fence, reply };
         self.writer.pushes.send(push).await.map_err(|_| stopping())?;
         let Ok(response) = timeout(PUSH_TIMEOUT, response).await else {
@@ -330,7 +320,7 @@ impl Server {
 
     /// Accepts a command and makes every older one stale.
     async fn command(&self, fence: Option<Fence>, subject: &Subject) -> Result<Fence, Refusal> {
-        let fence = fence.ok_or_else(|| malformed(&"a command needs a fence"))?;
+        let fence = fence.ok_or_else(|| Refusal::malformed("a command needs a fence"))?;
         self.services.admission.admit(fence, subject).await?;
         Ok(fence)
     }
@@ -356,14 +346,6 @@ impl Server {
     }
 }
 
-/// A request whose token and body were verified.
-struct Authenticated {
-    method: Method,
-    path: String,
-    body: Bytes,
-    fence: Option<Fence>,
-}
-
 fn done() -> Reply {
     Reply::json(StatusCode::OK, &serde_json::json!({}))
 }
@@ -376,19 +358,7 @@ fn text(status: StatusCode, text: &str) -> Reply {
 }
 
 fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| malformed(&error))
-}
-
-fn invalid_token(error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::Token {
-        detail: error.to_string(),
-    }
-}
-
-fn malformed(error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::Malformed {
-        detail: error.to_string(),
-    }
+    serde_json::from_slice(body).map_err(Refusal::malformed)
 }
 
 fn bearer(request: &Request<Incoming>) -> Option<&str> {
@@ -403,11 +373,11 @@ fn bearer(request: &Request<Incoming>) -> Option<&str> {
 async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
     match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BUNDLE).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(malformed(&format_args!("the body has more than {MAX_BUNDLE} bytes")))
-        }
-        Ok(Err(error)) => Err(malformed(&error)),
-        Err(_) => Err(malformed(&format_args!(
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::malformed(format_args!(
+            "the body has more than {MAX_BUNDLE} bytes"
+        ))),
+        Ok(Err(error)) => Err(Refusal::malformed(error)),
+        Err(_) => Err(Refusal::malformed(format_args!(
             "the body did not arrive within {BODY_TIMEOUT:?}"
         ))),
     }

@@ -23,7 +23,6 @@ mod rollout;
 mod scontrol;
 pub(crate) mod slurm_tools;
 mod slurmctld;
-mod steps;
 mod volume;
 mod writer;
 

@@ -45,9 +45,7 @@ impl Nodes {
             }
         };
         let updated = self.update_members(command).await;
-        updated.map(|()| way).map_err(|failure| Refusal::Slurm {
-            detail: failure.to_string(),
-        })
+        updated.map(|()| way).map_err(Refusal::slurm)
     }
 
     async fn by_rpc(&self, command: &NodeCommand) -> Result<(), Failed> {
@@ -160,9 +158,7 @@ fn failed(error: &Error) -> Failed {
         Error::Refused { code, .. } if *code == ReturnCode::INVALID_NODE_NAME => Failed::Refused(Refusal::NoSuchNode),
         // scontrol has its own protocol version and key, and finds the active slurmctld.
         _ if error.is_not_understood() => Failed::Unspoken(error.to_string()),
-        _ => Failed::Refused(Refusal::Slurm {
-            detail: error.to_string(),
-        }),
+        _ => Failed::Refused(Refusal::slurm(error)),
     }
 }
 
@@ -174,8 +170,8 @@ fn compare(now: Option<AdminState>, expected: &AdminState) -> Result<(), Refusal
     }
 }
 
-/// `None` for a deletion.
-fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
+/// Returns the message to slurmctld; `None` for a deletion.
+pub(super) fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
     let update = NodeUpdate::new(node.as_str());
     let to = |state, reason: Option<&Reason>| NodeUpdate {
         state: Some(state),

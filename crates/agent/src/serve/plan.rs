@@ -121,7 +121,7 @@ mod tests {
     use slurm::revision::{File, FileName};
     use std::collections::{BTreeMap, BTreeSet};
 
-    use super::super::steps::Steps;
+    use super::super::rollout::Steps;
     use super::*;
 
     fn uid(text: &str) -> ControllerUid {

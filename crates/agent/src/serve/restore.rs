@@ -18,9 +18,9 @@ pub(super) async fn restore(
 ) -> Result<Restored, Refusal> {
     // No push may be between its orders to slurmctld and its files.
     let _lock = channels.slurmctld.lock_members().await;
-    let live = config.live_revision().ok_or_else(|| Refusal::Failed {
-        detail: "there is no revision in the configuration directory".to_owned(),
-    })?;
+    let live = config
+        .live_revision()
+        .ok_or_else(|| Refusal::failed("there is no revision in the configuration directory"))?;
     let configuration = configuration_of(&live.files);
     let PartitionCommand { partition, restore } = command;
     info!(%partition, keys = ?restore, "restoring settings of a partition");
@@ -40,8 +40,6 @@ pub(super) async fn restore(
     }
     match failed {
         Failure::NotUnderstood(why) => Ok(Restored::none_of(restore, &why)),
-        unclear => Err(Refusal::Slurm {
-            detail: unclear.to_string(),
-        }),
+        unclear => Err(Refusal::slurm(unclear)),
     }
 }

@@ -10,11 +10,42 @@ use tokio::time::Instant;
 use super::legacy_log::{self, Event};
 use super::partitions::{ManualStates, Remaining};
 use super::slurmctld::Mismatch;
-use super::steps::Steps;
 
 /// How often a failure is logged: as often as upstream's script did, then with growing intervals.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_LOG_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The steps that one change has reached.
+#[derive(Debug, Clone)]
+pub(super) struct Steps {
+    host: Host,
+    last: Instant,
+    reached: Vec<StepTime>,
+}
+
+impl Steps {
+    pub(super) fn begin(host: &Host) -> Self {
+        Self {
+            host: host.clone(),
+            last: host.instant(),
+            reached: Vec::new(),
+        }
+    }
+
+    pub(super) fn reach(&mut self, step: Phase) {
+        let now = self.host.instant();
+        let took = now.duration_since(self.last);
+        self.last = now;
+        self.reached.push(StepTime {
+            step,
+            milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        });
+    }
+
+    pub(super) fn reached(&self) -> &[StepTime] {
+        &self.reached
+    }
+}
 
 /// The result of an accepted push.
 #[derive(Debug)]

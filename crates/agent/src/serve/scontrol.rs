@@ -6,7 +6,7 @@ use slurm::answer::decode;
 use slurm::rpc::{Failure, Incomparable, LivePartition, PartitionCommands, PartitionUpdate};
 use tracing::info;
 
-use super::slurm_tools::{Read, SlurmTools};
+use super::slurm_tools::{SlurmTools, read};
 
 /// Slurm's text for error 2000; its programs do not print the number.
 const NO_SUCH_PARTITION: &str = "Invalid partition name specified";
@@ -36,7 +36,7 @@ const NO_RESPONSE: [&str; 5] = [
 
 impl PartitionCommands for SlurmTools {
     async fn partitions(&self) -> Result<Vec<LivePartition>, Failure> {
-        let json = self.read(Read::Partitions).await.map_err(failure)?;
+        let json = self.read(read::PARTITIONS).await.map_err(failure)?;
         let shown = decode::<Vec<Partition>>(&json).map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             Failure::NotUnderstood(format!("scontrol: {error}{}", source.unwrap_or_default()))
@@ -94,11 +94,7 @@ mod tests {
     /// Messages of scontrol 26.05.5.
     #[test]
     fn scontrols_messages_are_classified() {
-        let said = |detail: &str| {
-            failure(Refusal::Slurm {
-                detail: detail.to_owned(),
-            })
-        };
+        let said = |detail: &str| failure(Refusal::slurm(detail));
         for text in [
             "slurm_update error: Invalid partition name specified",
             "Error creating the partition: Invalid partition name specified",
@@ -128,9 +124,7 @@ mod tests {
         ] {
             assert!(matches!(said(text), Failure::Unknown(_)), "{text}");
         }
-        let missing = failure(Refusal::Failed {
-            detail: "cannot run scontrol".to_owned(),
-        });
+        let missing = failure(Refusal::failed("cannot run scontrol"));
         assert!(missing.needs_another_channel());
     }
 }

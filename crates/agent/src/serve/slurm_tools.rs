@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, Refusal, ReservationCommand};
+use slurm::agent::{JobAction, JobCommand, NodeCommand, NodeName, Refusal, ReservationCommand};
 use slurm::answer::{Payload, decode};
-use slurm::{AdminState, Node, NodeDescription, NodeFeatures, ReservationRequest, SingleLine};
+use slurm::{AdminState, Node, ReservationRequest, SingleLine};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::info;
+
+use super::nodes::message;
 
 /// Slurm's programs fail by themselves after 10 s (`MessageTimeout`).
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -49,45 +51,30 @@ impl Default for SlurmTools {
     }
 }
 
-/// What can be read. `--all` includes hidden partitions with their nodes and jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Read {
-    Nodes,
-    Jobs,
-    Config,
-    Reservations,
-    Partitions,
-    Qos,
-}
-
-impl Read {
-    const fn command(self) -> &'static [&'static str] {
-        match self {
-            Self::Nodes => &["scontrol", "--all", "--json", "show", "nodes"],
-            Self::Jobs => &["squeue", "--all", "--states=all", "--json"],
-            Self::Config => &["scontrol", "--json", "show", "config"],
-            Self::Reservations => &["scontrol", "--all", "--json", "show", "reservations"],
-            Self::Partitions => &["scontrol", "--all", "--json", "show", "partitions"],
-            Self::Qos => &["sacctmgr", "--json", "show", "qos"],
-        }
-    }
+/// The commands that read. `--all` includes hidden partitions with their nodes and jobs.
+pub(super) mod read {
+    pub(crate) const NODES: &[&str] = &["scontrol", "--all", "--json", "show", "nodes"];
+    pub(crate) const JOBS: &[&str] = &["squeue", "--all", "--states=all", "--json"];
+    pub(crate) const CONFIG: &[&str] = &["scontrol", "--json", "show", "config"];
+    pub(crate) const RESERVATIONS: &[&str] = &["scontrol", "--all", "--json", "show", "reservations"];
+    pub(crate) const PARTITIONS: &[&str] = &["scontrol", "--all", "--json", "show", "partitions"];
+    pub(crate) const QOS: &[&str] = &["sacctmgr", "--json", "show", "qos"];
 }
 
 impl SlurmTools {
     /// The names of slurmctld's nodes; `None` without a response.
     pub(crate) async fn node_names(&self) -> Option<BTreeSet<String>> {
-        let nodes: Vec<Node> = timeout(NODES_TIMEOUT, self.list(Read::Nodes)).await.ok()?.ok()?;
+        let nodes: Vec<Node> = timeout(NODES_TIMEOUT, self.list(read::NODES)).await.ok()?.ok()?;
         Some(nodes.into_iter().map(|node| node.name).collect())
     }
 
     /// Returns the JSON that the program printed.
-    pub(super) async fn read(&self, read: Read) -> Result<Vec<u8>, Refusal> {
-        let command: Vec<String> = read.command().iter().map(|word| (*word).to_owned()).collect();
-        self.run(&command).await
+    pub(super) async fn read(&self, command: &[&str]) -> Result<Vec<u8>, Refusal> {
+        self.run(&to_words(command, [])).await
     }
 
-    pub(super) async fn list<T: Payload>(&self, read: Read) -> Result<T, Refusal> {
-        parse(&self.read(read).await?)
+    pub(super) async fn list<T: Payload>(&self, command: &[&str]) -> Result<T, Refusal> {
+        parse(&self.read(command).await?)
     }
 
     pub(super) async fn command_node(&self, command: &NodeCommand) -> Result<(), Refusal> {
@@ -153,24 +140,16 @@ impl SlurmTools {
             .stdin(Stdio::null())
             .kill_on_drop(true);
         match timeout(TIMEOUT, command.output()).await {
-            Err(_) => Err(Refusal::Slurm {
-                detail: format!("{program} did not end within {TIMEOUT:?}"),
-            }),
-            Ok(Err(error)) => Err(Refusal::Failed {
-                detail: format!("cannot run {program}: {error}"),
-            }),
+            Err(_) => Err(Refusal::slurm(format!("{program} did not end within {TIMEOUT:?}"))),
+            Ok(Err(error)) => Err(Refusal::failed(format!("cannot run {program}: {error}"))),
             Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
-            Ok(Ok(output)) => Err(Refusal::Slurm {
-                detail: error_message(&output),
-            }),
+            Ok(Ok(output)) => Err(Refusal::slurm(error_message(&output))),
         }
     }
 }
 
 fn parse<T: Payload>(json: &[u8]) -> Result<T, Refusal> {
-    let answer = decode(json).map_err(|error| Refusal::Slurm {
-        detail: error.to_string(),
-    });
+    let answer = decode(json).map_err(Refusal::slurm);
     answer.map(|answer| answer.value)
 }
 
@@ -186,46 +165,11 @@ fn to_words(program: &[&str], settings: impl IntoIterator<Item = String>) -> Vec
     program.chain(settings).collect()
 }
 
-fn words_for_node(NodeCommand { node, action, .. }: &NodeCommand) -> Vec<String> {
-    let name = format!("NodeName={node}");
-    let update_to = |state: &str| vec![name.clone(), format!("State={state}")];
-    let because = |state: &str, reason: &Option<Reason>| {
-        let reason = reason.as_ref().map(|reason| format!("Reason={reason}"));
-        update_to(state).into_iter().chain(reason).collect()
-    };
-    let settings: Vec<String> = match action {
-        NodeAction::Drain { reason } => because("DRAIN", reason),
-        NodeAction::Down { reason } => because("DOWN", reason),
-        NodeAction::Undrain => update_to("UNDRAIN"),
-        NodeAction::Resume => update_to("RESUME"),
-        NodeAction::Describe(description) => [name].into_iter().chain(description_settings(description)).collect(),
-        NodeAction::Delete => return to_words(&["scontrol", "delete"], [name]),
-    };
-    to_words(&["scontrol", "update"], settings)
-}
-
-fn description_settings(description: &NodeDescription) -> Vec<String> {
-    let NodeDescription {
-        comment,
-        extra,
-        features,
-        topology,
-        address,
-    } = description;
-    let setting = |key: &str, value: &Option<SingleLine>| value.as_ref().map(|value| format!("{key}={value}"));
-    let features = features.iter().flat_map(|NodeFeatures { available, active }| {
-        [
-            format!("AvailableFeatures={}", joined(available)),
-            format!("ActiveFeatures={}", joined(active)),
-        ]
-    });
-    setting("Comment", comment)
-        .into_iter()
-        .chain(setting("Extra", extra))
-        .chain(features)
-        .chain(setting("Topology", topology))
-        .chain(setting("NodeAddr", address))
-        .collect()
+fn words_for_node(command: &NodeCommand) -> Vec<String> {
+    match message(command) {
+        Some(update) => to_words(&["scontrol", "update"], update.to_scontrol()),
+        None => to_words(&["scontrol", "delete"], [format!("NodeName={}", command.node)]),
+    }
 }
 
 fn words_for_job(JobCommand { job, action }: &JobCommand) -> Vec<String> {
@@ -279,7 +223,8 @@ fn error_message(output: &Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slurm::{JobHandle, ReservationName};
+    use slurm::agent::{NodeAction, Reason};
+    use slurm::{JobHandle, NodeDescription, NodeFeatures, ReservationName};
 
     use super::*;
 
@@ -362,11 +307,7 @@ mod tests {
         let tools = SlurmTools::default();
         let run = async |script: &str| tools.run(&["sh", "-c", script].map(str::to_owned)).await;
         assert_eq!(run("echo out; echo err >&2").await, Ok(b"out\n".to_vec()));
-        let detail = |text: &str| {
-            Err(Refusal::Slurm {
-                detail: text.to_owned(),
-            })
-        };
+        let detail = |text: &str| Err(Refusal::slurm(text));
         assert_eq!(
             run("echo; echo 'slurm_update error: no' >&2; echo ' more ' >&2; exit 1").await,
             detail("slurm_update error: no; more")

@@ -165,7 +165,6 @@ impl Slurmctld {
         let options = Options {
             timeout,
             newest: *self.version.lock().unwrap_or_else(PoisonError::into_inner),
-            ..Options::default()
         };
         Ok(Client::new(
             self.host.clone(),

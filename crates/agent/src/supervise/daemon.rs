@@ -72,17 +72,17 @@ const RECONFIGURE_TIMEOUT: Duration = Duration::from_mins(2);
 pub struct Daemon {
     main: Option<Running>,
     last_exit: Option<Exit>,
-    previous_run: Option<PreviousRun>,
-    stopping: bool,
+    pub previous_run: Option<PreviousRun>,
+    pub stopping: bool,
     /// It was stopped in order to be restarted at once.
     restarting: bool,
-    restarts: u64,
+    pub restarts: u64,
     backoff: Backoff,
     reconfigure: Option<Reconfigure>,
-    /// The files it runs with; `None` if they are not known.
-    files: Option<String>,
-    /// How often in a row it exited with these files before it was ready.
-    failed_starts: u32,
+    /// The directory that was live when it started or was last reconfigured; `None` if it is not known.
+    pub files: Option<String>,
+    /// How often in a row it exited with these files before it was ready. A kill does not count.
+    pub failed_starts: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -107,14 +107,6 @@ impl Daemon {
         self.main.map(|running| running.pid)
     }
 
-    pub fn restarts(&self) -> u64 {
-        self.restarts
-    }
-
-    pub fn is_stopping(&self) -> bool {
-        self.stopping
-    }
-
     pub fn is_reconfiguring(&self, now: Instant) -> bool {
         self.reconfigure
             .as_ref()
@@ -124,20 +116,6 @@ impl Daemon {
     /// As it reported itself.
     pub fn is_primary(&self) -> bool {
         self.main.is_some_and(|running| running.primary)
-    }
-
-    pub fn previous_run(&self) -> Option<PreviousRun> {
-        self.previous_run
-    }
-
-    /// The directory that was live when it started or was last reconfigured.
-    pub fn files(&self) -> Option<&str> {
-        self.files.as_deref()
-    }
-
-    /// How often in a row it could not start with [`files`](Self::files). A kill does not count.
-    pub fn failed_starts(&self) -> u32 {
-        self.failed_starts
     }
 
     pub fn state(&self, now: Instant) -> DaemonState {
@@ -318,7 +296,7 @@ mod tests {
         let (mut daemon, now) = running(10);
         assert_eq!(daemon.reaped(pid(11), Exit::Code(1), true, now), ExitAction::Ignore);
         assert_eq!(daemon.main(), Some(pid(10)));
-        assert_eq!(daemon.files(), Some("old"));
+        assert_eq!(daemon.files.as_deref(), Some("old"));
     }
 
     #[test]
@@ -326,7 +304,7 @@ mod tests {
         let (mut daemon, now) = running(10);
         assert_eq!(daemon.reconfigure(Some("new".to_owned()), now), Some(pid(10)));
         assert_eq!(daemon.announced(pid(12), Some("new"), now), Announced::Reconfigured);
-        assert_eq!(daemon.files(), Some("new"));
+        assert_eq!(daemon.files.as_deref(), Some("new"));
         assert_eq!(daemon.state(now), DaemonState::Ready);
         // The exit of its predecessor is ignored.
         assert_eq!(daemon.reaped(pid(10), Exit::Code(0), true, now), ExitAction::Ignore);
@@ -346,7 +324,7 @@ mod tests {
             ExitAction::ReconfigureFailed
         );
         assert_eq!(daemon.main(), Some(pid(10)));
-        assert_eq!(daemon.files(), None, "it serves other files than it runs with");
+        assert_eq!(daemon.files.as_deref(), None, "it serves other files than it runs with");
         assert!(!daemon.reconfigure_failed(), "it is reported once");
     }
 
@@ -387,9 +365,9 @@ mod tests {
     fn after_a_foreign_reconfigure_the_files_are_known_only_if_they_did_not_change() {
         let (mut daemon, now) = running(10);
         daemon.announced(pid(11), Some("old"), now);
-        assert_eq!(daemon.files(), Some("old"));
+        assert_eq!(daemon.files.as_deref(), Some("old"));
         daemon.announced(pid(12), Some("new"), now);
-        assert_eq!(daemon.files(), None);
+        assert_eq!(daemon.files.as_deref(), None);
     }
 
     #[test]
@@ -400,19 +378,19 @@ mod tests {
             daemon.reaped(pid(10), Exit::Code(0), true, now),
             ExitAction::Restart(Duration::ZERO)
         );
-        assert_eq!(daemon.restarts(), 0);
+        assert_eq!(daemon.restarts, 0);
         daemon.started(pid(11), None, now);
         daemon.reaped(pid(11), Exit::Code(1), true, now);
-        assert_eq!(daemon.restarts(), 1);
+        assert_eq!(daemon.restarts, 1);
     }
 
     #[test]
     fn the_end_of_the_previous_run_is_known() {
         let (mut daemon, now) = running(10);
-        assert!(daemon.is_primary() && daemon.previous_run().is_none());
+        assert!(daemon.is_primary() && daemon.previous_run.is_none());
         daemon.reaped(pid(10), Exit::Signal(Signal::SIGKILL), true, now);
         let previous = |primary, restarted| Some(PreviousRun { primary, restarted });
-        assert_eq!(daemon.previous_run(), previous(true, false));
+        assert_eq!(daemon.previous_run, previous(true, false));
         daemon.started(pid(11), None, now);
         assert!(
             daemon.mark_primary() && !daemon.mark_primary(),
@@ -422,7 +400,7 @@ mod tests {
         assert!(!daemon.is_primary());
         daemon.restart();
         daemon.reaped(pid(11), Exit::Code(0), true, now);
-        assert_eq!(daemon.previous_run(), previous(false, true));
+        assert_eq!(daemon.previous_run, previous(false, true));
     }
 
     #[test]
@@ -436,7 +414,7 @@ mod tests {
                 daemon.mark_primary();
             }
             daemon.reaped(pid(10), exit, true, now);
-            daemon.failed_starts()
+            daemon.failed_starts
         };
         assert_eq!(run("a", false, Exit::Code(1)), 1);
         assert_eq!(

@@ -172,7 +172,7 @@ impl Supervisor {
 
     /// Returns whether the daemon has to wait until other slurmctld have yielded.
     fn must_wait(&mut self) -> bool {
-        self.arbiter.must_wait(self.daemon.previous_run(), self.host.instant())
+        self.arbiter.must_wait(self.daemon.previous_run, self.host.instant())
     }
 
     fn record_primary(&mut self) {
@@ -265,7 +265,7 @@ impl Supervisor {
         self.restart_at = None;
         self.started_at.get_or_insert_with(|| self.host.now());
         info!(%pid, "main process changed");
-        if self.daemon.is_stopping() {
+        if self.daemon.stopping {
             // The signal went to the process before it.
             send(pid, Signal::SIGTERM);
         }
@@ -352,7 +352,7 @@ impl Supervisor {
             Request::Restart => {
                 match self.daemon.restart() {
                     Some(pid) => send(pid, Signal::SIGTERM),
-                    None if self.arbiter.is_waiting() || self.daemon.is_stopping() => {}
+                    None if self.arbiter.is_waiting() || self.daemon.stopping => {}
                     None => self.restart_at = Some(now),
                 }
                 reply.send(&self.state());
@@ -368,14 +368,14 @@ impl Supervisor {
                 state: self.daemon.state(now),
                 pid: self.daemon.main().map(Pid::as_raw),
                 since: since.map(|since| since.as_secs()),
-                restarts: self.daemon.restarts(),
+                restarts: self.daemon.restarts,
                 last_words: self.tail.lines().collect(),
                 key: self.refused_peers.key(),
                 refused_peers: self.refused_peers.list(self.host.unix_time().as_secs()),
             },
-            files: self.daemon.files().map(str::to_owned),
+            files: self.daemon.files.clone(),
             reconfiguring: self.daemon.is_reconfiguring(now),
-            failed_starts: self.daemon.failed_starts(),
+            failed_starts: self.daemon.failed_starts,
         }
     }
 

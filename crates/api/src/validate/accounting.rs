@@ -1,12 +1,13 @@
 //! Checks of an Accounting.
 
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::{
-    Problems, Reason, Validate,
+    Problems, Validate,
     fields::{
         check_container, check_external, check_keys, check_own_network, check_port, check_secret_key, check_service,
-        check_template, check_unchanged,
+        check_template,
     },
     lines::is_word,
     names::check_stateful_set_parent,
@@ -14,7 +15,7 @@ use super::{
 use crate::accounting::{Accounting, AccountingSpec, StorageConfig};
 
 impl Validate for Accounting {
-    fn check(&self) -> Problems {
+    fn find_problems(&self, problems: &mut Problems) {
         // Without `..`, so that a new field does not compile until its checks are decided.
         let AccountingSpec {
             slurm_key_ref,
@@ -29,38 +30,29 @@ impl Validate for Accounting {
             extra_conf: _,
             service,
         } = &self.spec;
-        let mut problems = Problems::default();
 
-        check_stateful_set_parent(&mut problems, "Accounting", &self.name_any(), "-accounting");
+        check_stateful_set_parent(problems, "Accounting", &self.name_any(), "-accounting");
         check_keys(
-            &mut problems,
+            problems,
             [slurm_key_ref, jwt_key_ref, jwt_hs256_key_ref],
             jwks_key_ref.as_ref(),
         );
         if self.spec.is_external() {
-            check_external(&mut problems, "slurmdbd", external_config.as_ref());
+            check_external(problems, "slurmdbd", external_config.as_ref());
         } else {
-            check_storage(&mut problems, storage_config.as_ref());
+            check_storage(problems, storage_config.as_ref());
         }
-        check_container(&mut problems, "spec.slurmdbd", slurmdbd.as_ref());
-        check_template(&mut problems, template.as_ref());
+        check_container(problems, "spec.slurmdbd", slurmdbd.as_ref());
+        check_template(problems, template.as_ref());
         if !self.spec.is_external() {
-            check_own_network(&mut problems, "slurmdbd", template.as_ref());
+            check_own_network(problems, "slurmdbd", template.as_ref());
         }
-        check_service(&mut problems, service.as_ref());
-        problems
+        check_service(problems, service.as_ref());
     }
 
-    fn check_change(&self, old: &Self) -> Problems {
-        let mut problems = Problems::default();
-        check_unchanged(
-            &mut problems,
-            "spec.jwtKeyRef",
-            &old.spec.effective_jwt_key_ref(),
-            &self.spec.effective_jwt_key_ref(),
-            "write the new key to the same Secret",
-        );
-        problems
+    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
+        let jwt_key = json!(self.spec.effective_jwt_key_ref());
+        vec![("spec.jwtKeyRef", jwt_key, "write the new key to the same Secret")]
     }
 }
 
@@ -73,8 +65,7 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
         password_key_ref,
     }) = storage
     else {
-        problems.error(
-            Reason::Missing,
+        problems.missing(
             "spec.storageConfig",
             "is absent, but slurmdbd needs a database",
             "set host, username and passwordKeyRef of a MySQL or MariaDB server",
@@ -82,8 +73,7 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
         return;
     };
     if host.is_empty() {
-        problems.error(
-            Reason::Missing,
+        problems.missing(
             "spec.storageConfig.host",
             "is empty",
             "set the host of the database server",
@@ -97,8 +87,7 @@ fn check_storage(problems: &mut Problems, storage: Option<&StorageConfig>) {
     ];
     for (name, value) in lines {
         if let Some(value) = value.filter(|value| !value.is_empty() && !is_word(value)) {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 format!("spec.storageConfig.{name}"),
                 format!("is {value:?}, which cannot be written to slurmdbd.conf"),
                 "write it without blanks, quotes, backslashes and number signs",

@@ -1,12 +1,13 @@
 //! Checks of a Controller.
 
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::{
     Problems, Reason, Validate,
     fields::{
         check_at_most, check_container, check_external, check_keys, check_known, check_own_network, check_ref,
-        check_service, check_template, check_unchanged,
+        check_service, check_template,
     },
     names::{check_stateful_set_parent, is_subdomain},
 };
@@ -19,7 +20,7 @@ use crate::{
 const CLUSTER_NAME_LIMIT: usize = 40;
 
 impl Validate for Controller {
-    fn check(&self) -> Problems {
+    fn find_problems(&self, problems: &mut Problems) {
         // Without `..`, so that a new field does not compile until its checks are decided.
         let ControllerSpec {
             cluster_name: _,
@@ -48,12 +49,11 @@ impl Validate for Controller {
             metrics: _,
         } = &self.spec;
         let own = self.metadata.namespace.as_deref();
-        let mut problems = Problems::default();
 
-        check_stateful_set_parent(&mut problems, "Controller", &self.name_any(), "-controller");
-        check_cluster_name(&mut problems, &self.cluster_name());
+        check_stateful_set_parent(problems, "Controller", &self.name_any(), "-controller");
+        check_cluster_name(problems, &self.cluster_name());
         check_keys(
-            &mut problems,
+            problems,
             [slurm_key_ref, jwt_key_ref, jwt_hs256_key_ref],
             jwks_key_ref.as_ref(),
         );
@@ -64,47 +64,39 @@ impl Validate for Controller {
                 "is empty, and the cluster runs without accounting",
                 "name the Accounting, or remove the reference",
             ),
-            Some(reference) => check_ref(&mut problems, "spec.accountingRef", "Accounting", reference, own),
+            Some(reference) => check_ref(problems, "spec.accountingRef", "Accounting", reference, own),
             None => {}
         }
         for (field, references) in self.spec.file_refs() {
             for (index, reference) in references.iter().enumerate() {
-                check_ref(
-                    &mut problems,
-                    &format!("spec.{field}[{index}]"),
-                    "ConfigMap",
-                    reference,
-                    own,
-                );
+                check_ref(problems, &format!("spec.{field}[{index}]"), "ConfigMap", reference, own);
             }
         }
         if let Some(word) = config_update {
-            check_known(&mut problems, "spec.configUpdate", word.as_str(), ConfigUpdate::KNOWN);
+            check_known(problems, "spec.configUpdate", word.as_str(), ConfigUpdate::KNOWN);
         }
-        check_backups(&mut problems, ha.as_ref().and_then(|ha| ha.backups));
+        check_backups(problems, ha.as_ref().and_then(|ha| ha.backups));
         if self.spec.is_external() {
-            check_external(&mut problems, "slurmctld", external_config.as_ref());
-            check_keys_of_external(&mut problems, &self.spec);
+            check_external(problems, "slurmctld", external_config.as_ref());
+            check_keys_of_external(problems, &self.spec);
         }
-        check_storage(&mut problems, &self.spec);
-        check_container(&mut problems, "spec.slurmctld", slurmctld.as_ref());
-        check_container(&mut problems, "spec.reconfigure", reconfigure.as_ref());
-        check_container(&mut problems, "spec.logfile", logfile.as_ref());
-        check_template(&mut problems, template.as_ref());
+        check_storage(problems, &self.spec);
+        check_container(problems, "spec.slurmctld", slurmctld.as_ref());
+        check_container(problems, "spec.reconfigure", reconfigure.as_ref());
+        check_container(problems, "spec.logfile", logfile.as_ref());
+        check_template(problems, template.as_ref());
         if !self.spec.is_external() {
-            check_own_network(&mut problems, "slurmctld", template.as_ref());
+            check_own_network(problems, "slurmctld", template.as_ref());
         }
-        check_service(&mut problems, service.as_ref());
-        problems
+        check_service(problems, service.as_ref());
     }
 
-    fn check_new(&self) -> Problems {
-        let mut problems = Problems::default();
+    fn admit_create(&self) -> Problems {
+        let mut problems = self.check();
         let name = self.cluster_name();
         // Existing objects are not checked: a cluster that runs under a longer name must not be stopped.
         if name.chars().count() > CLUSTER_NAME_LIMIT {
-            problems.error(
-                Reason::BadName,
+            problems.bad_name(
                 "spec.clusterName",
                 format!("is {name:?}, which is longer than {CLUSTER_NAME_LIMIT} characters"),
                 "set a shorter one",
@@ -113,55 +105,38 @@ impl Validate for Controller {
         problems
     }
 
-    fn check_change(&self, old: &Self) -> Problems {
-        let mut problems = Problems::default();
-        check_unchanged(
-            &mut problems,
-            "spec.clusterName",
-            &old.cluster_name(),
-            &self.cluster_name(),
-            "state and accounting are stored under the name; create another Controller",
-        );
-        let secret = |controller: &Self| controller.slurm_key().map(|key| key.name);
-        let entry = |controller: &Self| controller.jwt_key().map(|key| (key.name, key.key));
-        check_unchanged(
-            &mut problems,
-            "spec.slurmKeyRef.name",
-            &secret(old),
-            &secret(self),
-            "every daemon of the cluster uses the key; write the new key to the same Secret",
-        );
-        check_unchanged(
-            &mut problems,
-            "spec.jwtKeyRef",
-            &entry(old),
-            &entry(self),
-            "write the new key to the same Secret",
-        );
-        check_unchanged(
-            &mut problems,
-            "spec.persistence.enabled",
-            &old.spec.is_persistent(),
-            &self.spec.is_persistent(),
-            "the cluster would lose its state; create another Controller",
-        );
+    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
+        let jwt_key = self.jwt_key().map(|key| (key.name, key.key));
+        let state = "the cluster would lose its state; create another Controller";
+        let mut fields = vec![
+            (
+                "spec.clusterName",
+                json!(self.cluster_name()),
+                "state and accounting are stored under the name; create another Controller",
+            ),
+            (
+                "spec.slurmKeyRef.name",
+                json!(self.slurm_key().map(|key| key.name)),
+                "every daemon of the cluster uses the key; write the new key to the same Secret",
+            ),
+            ("spec.jwtKeyRef", json!(jwt_key), "write the new key to the same Secret"),
+            ("spec.persistence.enabled", json!(self.spec.is_persistent()), state),
+        ];
         if self.spec.is_persistent() {
-            check_unchanged(
-                &mut problems,
+            fields.push((
                 "spec.persistence.existingClaim",
-                &old.spec.existing_claim(),
-                &self.spec.existing_claim(),
-                "the cluster would lose its state; create another Controller",
-            );
+                json!(self.spec.existing_claim()),
+                state,
+            ));
         }
-        problems
+        fields
     }
 }
 
 fn check_backups(problems: &mut Problems, backups: Option<i32>) {
     let field = "spec.ha.backups";
     if let Some(backups) = backups.filter(|backups| *backups < 1) {
-        problems.error(Reason::BadValue, field, format!("is {backups}"), "set 1 or more");
+        problems.bad_value(field, format!("is {backups}"), "set 1 or more");
     }
     check_at_most(problems, field, backups, MAX_BACKUPS);
 }
@@ -170,8 +145,7 @@ fn check_backups(problems: &mut Problems, backups: Option<i32>) {
 fn check_cluster_name(problems: &mut Problems, name: &str) {
     let harmful = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '#' | '=' | '"' | '\'' | '\\');
     if name.contains(harmful) || matches!(name, "." | "..") {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             "spec.clusterName",
             format!("is {name:?}, which cannot be written to slurm.conf"),
             "use letters, digits, dashes, underscores and dots",
@@ -202,16 +176,14 @@ fn check_storage(problems: &mut Problems, spec: &ControllerSpec) {
         .as_ref()
         .and_then(|persistence| persistence.existing_claim.as_deref());
     if let Some(claim) = claim.filter(|claim| !claim.is_empty() && !is_subdomain(claim)) {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             "spec.persistence.existingClaim",
             format!("is {claim:?}, which is not a valid name of a claim"),
             "use the name that `kubectl get pvc` shows",
         );
     }
     if spec.is_highly_available() && spec.existing_claim().is_none() {
-        problems.error(
-            Reason::Missing,
+        problems.missing(
             "spec.persistence.existingClaim",
             "is absent although spec.ha.enabled is true, but all slurmctld must share one claim",
             "create a ReadWriteMany claim and name it here",
@@ -223,8 +195,7 @@ fn check_storage(problems: &mut Problems, spec: &ControllerSpec) {
 pub fn check_config_file(config_map: &str, file: &str) -> Problems {
     let mut problems = Problems::default();
     if matches!(file, wellknown::SLURM_CONF_FILE | wellknown::SLURMDBD_CONF_FILE) {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             "spec.configFileRefs",
             format!("names ConfigMap {config_map:?}, but the operator writes its entry {file:?} itself"),
             "move its lines to extraConf and remove the entry",
@@ -245,8 +216,7 @@ pub fn check_shared_claim(controller: &Controller, access_modes: &[String]) -> P
     let mut problems = Problems::default();
     if controller.spec.is_highly_available() && !access_modes.iter().any(|mode| mode == "ReadWriteMany") {
         let claim = controller.spec.existing_claim().unwrap_or_default();
-        problems.error(
-            Reason::BadValue,
+        problems.bad_value(
             "spec.persistence.existingClaim",
             format!("names claim {claim:?}, which only one node can mount"),
             "name a claim with access mode ReadWriteMany: every slurmctld mounts it",

@@ -5,101 +5,102 @@
 
 use std::{
     any::{Any, TypeId},
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
-use schemars::{JsonSchema, generate::SchemaSettings};
-use serde_json::Value;
+use schemars::{JsonSchema, Schema, generate::SchemaSettings, transform::RecursiveTransform};
+use serde_json::{Map, Value};
 
 use super::{Problems, Reason};
 use crate::overlay::{DNS_POLICY, Overlay};
 
 /// Adds a warning for every field that `T` does not have, and an error for every value of the wrong type.
 pub(super) fn check<T: JsonSchema + Any>(problems: &mut Problems, field: &str, overlay: &Overlay<T>) {
-    let Shape::Object(fields) = &*shape_of::<T>() else {
-        return;
-    };
+    let schema = schema_of::<T>();
     for (name, value) in overlay.fields() {
-        compare_field(problems, field, fields, name, value);
+        compare_field(problems, field, fields_of(&schema), name, value);
     }
 }
 
-/// The structure of a core/v1 type, without descriptions.
-#[derive(Debug)]
-enum Shape {
-    Any,
-    Text,
-    Truth,
-    Number,
-    TextOrNumber,
-    List(Box<Shape>),
-    Map(Box<Shape>),
-    Object(BTreeMap<String, Shape>),
+fn fields_of(schema: &Value) -> Option<&Map<String, Value>> {
+    schema.get("properties")?.as_object()
 }
 
-fn compare(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
-    let fits = match (shape, value) {
-        (Shape::Any, _)
-        | (_, Value::Null)
-        | (Shape::Text, Value::String(_))
-        | (Shape::Truth, Value::Bool(_))
-        | (Shape::Number, Value::Number(_))
-        | (Shape::TextOrNumber, Value::String(_) | Value::Number(_)) => true,
-        (Shape::List(item), Value::Array(values)) => {
+/// The form that a schema prescribes; `None` if it allows any.
+fn form_of(schema: &Value) -> Option<&'static str> {
+    if schema.get("x-kubernetes-int-or-string").is_some() {
+        return Some("a string or a number");
+    }
+    match schema.get("type")?.as_str()? {
+        "string" => Some("a string"),
+        "boolean" => Some("true or false"),
+        "integer" | "number" => Some("a number"),
+        "array" => Some("a list"),
+        "object" => Some("an object"),
+        _ => None,
+    }
+}
+
+fn compare(problems: &mut Problems, field: &str, schema: &Value, value: &Value) {
+    let inner = |keyword: &str| schema.get(keyword).unwrap_or(&Value::Null);
+    let form = form_of(schema);
+    match (form, value) {
+        (Some("a list"), Value::Array(values)) => {
             for (index, value) in values.iter().enumerate() {
                 let field = format!("{field}[{index}]");
                 // A null removes a field, but cannot remove an item of a list.
-                if value.is_null() {
-                    refuse(problems, &field, item, value);
-                } else {
-                    compare(problems, &field, item, value);
+                match form_of(inner("items")) {
+                    form if value.is_null() => refuse(problems, &field, form.unwrap_or("anything"), value),
+                    _ => compare(problems, &field, inner("items"), value),
                 }
             }
-            true
         }
-        (Shape::Map(item), Value::Object(values)) => {
-            for (key, value) in values {
-                compare(problems, &format!("{field}[{key:?}]"), item, value);
-            }
-            true
-        }
-        (Shape::Object(fields), Value::Object(values)) => {
+        (Some("an object"), Value::Object(values)) => {
             for (name, value) in values {
-                compare_field(problems, field, fields, name, value);
+                match fields_of(schema) {
+                    fields @ Some(_) => compare_field(problems, field, fields, name, value),
+                    None => compare(
+                        problems,
+                        &format!("{field}[{name:?}]"),
+                        inner("additionalProperties"),
+                        value,
+                    ),
+                }
             }
-            true
         }
-        _ => false,
-    };
-    if !fits {
-        refuse(problems, field, shape, value);
+        (Some("a string or a number"), Value::String(_) | Value::Number(_)) | (None, _) | (_, Value::Null) => {}
+        (Some(form), value) if form == describe(value) => {}
+        (Some(form), value) => refuse(problems, field, form, value),
     }
 }
 
-fn refuse(problems: &mut Problems, field: &str, shape: &Shape, value: &Value) {
-    problems.error(
-        Reason::BadValue,
-        field,
-        format!("is {}, but must be {}", describe_value(value), describe_shape(shape)),
-        "see the Kubernetes API reference",
-    );
+fn refuse(problems: &mut Problems, field: &str, form: &str, value: &Value) {
+    let fault = format!("is {}, but must be {form}", describe(value));
+    problems.bad_value(field, fault, "see the Kubernetes API reference");
 }
 
-fn compare_field(problems: &mut Problems, parent: &str, fields: &BTreeMap<String, Shape>, name: &str, value: &Value) {
+fn compare_field(
+    problems: &mut Problems,
+    parent: &str,
+    fields: Option<&Map<String, Value>>,
+    name: &str,
+    value: &Value,
+) {
     let field = format!("{parent}.{name}");
-    if let Some(shape) = fields.get(name) {
-        return compare(problems, &field, shape, value);
+    let Some(fields) = fields else { return };
+    if let Some(schema) = fields.get(name) {
+        return compare(problems, &field, schema, value);
     }
     let (misspelled, meant) = DNS_POLICY;
-    if let Some(shape) = fields.get(meant).filter(|_| name == misspelled) {
+    if let Some(schema) = fields.get(meant).filter(|_| name == misspelled) {
         problems.warn(
             Reason::UnknownField,
             field.clone(),
             format!("is read as {meant}"),
             format!("write {meant}"),
         );
-        return compare(problems, &field, shape, value);
+        return compare(problems, &field, schema, value);
     }
     let remedy = match fields.keys().find(|known| known.eq_ignore_ascii_case(name)) {
         Some(known) => format!("write {known}"),
@@ -113,7 +114,7 @@ fn compare_field(problems: &mut Problems, parent: &str, fields: &BTreeMap<String
     );
 }
 
-fn describe_value(value: &Value) -> &'static str {
+fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -124,54 +125,17 @@ fn describe_value(value: &Value) -> &'static str {
     }
 }
 
-fn describe_shape(shape: &Shape) -> &'static str {
-    match shape {
-        Shape::Any => "anything",
-        Shape::Text => "a string",
-        Shape::Truth => "true or false",
-        Shape::Number => "a number",
-        Shape::TextOrNumber => "a string or a number",
-        Shape::List(_) => "a list",
-        Shape::Map(_) | Shape::Object(_) => "an object",
-    }
-}
-
-/// The shape of `T`, computed once: the schema of a pod spec has half a megabyte, mostly descriptions.
-fn shape_of<T: JsonSchema + Any>() -> Arc<Shape> {
-    static SHAPES: LazyLock<Mutex<HashMap<TypeId, Arc<Shape>>>> = LazyLock::new(Mutex::default);
-    let mut shapes = SHAPES.lock().unwrap_or_else(PoisonError::into_inner);
-    shapes
-        .entry(TypeId::of::<T>())
-        .or_insert_with(|| Arc::new(read_shape(&schema_of::<T>())))
-        .clone()
-}
-
-fn schema_of<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    settings.into_generator().into_root_schema_for::<T>().to_value()
-}
-
-fn read_shape(schema: &Value) -> Shape {
-    if schema.get("x-kubernetes-int-or-string").is_some() {
-        return Shape::TextOrNumber;
-    }
-    let inner = |keyword: &str| schema.get(keyword).map_or(Shape::Any, read_shape);
-    match schema.get("type").and_then(Value::as_str) {
-        Some("string") => Shape::Text,
-        Some("boolean") => Shape::Truth,
-        Some("integer" | "number") => Shape::Number,
-        Some("array") => Shape::List(Box::new(inner("items"))),
-        Some("object") => match schema.get("properties").and_then(Value::as_object) {
-            Some(fields) => Shape::Object(
-                fields
-                    .iter()
-                    .map(|(name, schema)| (name.clone(), read_shape(schema)))
-                    .collect(),
-            ),
-            None => Shape::Map(Box::new(inner("additionalProperties"))),
-        },
-        _ => Shape::Any,
-    }
+/// The schema of `T` without descriptions, computed once: that of a pod spec has half a megabyte, mostly descriptions.
+fn schema_of<T: JsonSchema + Any>() -> Arc<Value> {
+    static SCHEMAS: LazyLock<Mutex<HashMap<TypeId, Arc<Value>>>> = LazyLock::new(Mutex::default);
+    let mut schemas = SCHEMAS.lock().unwrap_or_else(PoisonError::into_inner);
+    let schema = || {
+        let undescribe = RecursiveTransform(|schema: &mut Schema| drop(schema.remove("description")));
+        let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+        let generator = settings.with_transform(undescribe).into_generator();
+        Arc::new(generator.into_root_schema_for::<T>().to_value())
+    };
+    schemas.entry(TypeId::of::<T>()).or_insert_with(schema).clone()
 }
 
 #[cfg(test)]
@@ -229,9 +193,9 @@ mod tests {
     }
 
     #[test]
-    fn every_overlaid_type_has_a_shape() {
+    fn every_overlaid_type_has_fields() {
         fn has_fields<T: JsonSchema + Any>(_: &Overlay<T>) {
-            assert!(matches!(&*shape_of::<T>(), Shape::Object(fields) if !fields.is_empty()));
+            assert!(!fields_of(&schema_of::<T>()).unwrap().is_empty());
         }
         has_fields(&ContainerOverlay::default());
         has_fields(&PodSpecOverlay::default());

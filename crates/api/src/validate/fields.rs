@@ -12,10 +12,9 @@ use crate::{
 /// Checks the name of a referenced object.
 pub(super) fn check_name(problems: &mut Problems, field: &str, kind: &str, name: &str) {
     if name.is_empty() {
-        problems.error(Reason::Missing, field, "is empty", format!("name the {kind}"));
+        problems.missing(field, "is empty", format!("name the {kind}"));
     } else if !is_subdomain(name) {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             field,
             format!("is {name:?}, which is not a valid name of a {kind}"),
             "use the name that `kubectl get` shows",
@@ -56,15 +55,13 @@ pub(super) fn check_entry(problems: &mut Problems, field: &str, kind: &str, name
     check_name(problems, &format!("{field}.name"), kind, name);
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if key.is_empty() {
-        problems.error(
-            Reason::Missing,
+        problems.missing(
             format!("{field}.key"),
             "is empty",
             format!("name the entry of the {kind}"),
         );
     } else if !key.chars().all(allowed) {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             format!("{field}.key"),
             format!("is {key:?}, which is not a valid key of a {kind}"),
             "use letters, digits, dashes, underscores and dots",
@@ -110,8 +107,7 @@ pub(super) fn check_jwt_names<T: PartialEq>(problems: &mut Problems, new: Option
 /// Checks the address of a daemon outside Kubernetes.
 pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Option<&ExternalConfig>) {
     let Some(ExternalConfig { host, port }) = config else {
-        problems.error(
-            Reason::Missing,
+        problems.missing(
             "spec.externalConfig",
             "is absent although spec.external is true",
             format!("set host and port of {daemon}"),
@@ -122,8 +118,7 @@ pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Opti
     // Brackets, colons and percent signs occur in IPv6 addresses.
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']' | '%');
     if host.is_empty() || !host.chars().all(allowed) {
-        problems.error(
-            Reason::BadValue,
+        problems.bad_value(
             "spec.externalConfig.host",
             format!("is {host:?}, which is not a host name or address"),
             format!("set the name or address of the host of {daemon}"),
@@ -136,7 +131,7 @@ pub(super) fn check_external(problems: &mut Problems, daemon: &str, config: Opti
 /// Checks a port number.
 pub(super) fn check_port(problems: &mut Problems, field: &str, port: Option<i64>, remedy: &str) {
     if let Some(port) = port.filter(|port| !(1..=65535).contains(port)) {
-        problems.error(Reason::BadValue, field, format!("is {port}"), remedy);
+        problems.bad_value(field, format!("is {port}"), remedy);
     }
 }
 
@@ -144,14 +139,14 @@ pub(super) fn check_port(problems: &mut Problems, field: &str, port: Option<i64>
 pub(super) fn check_known(problems: &mut Problems, field: &str, word: &str, known: &[&str]) {
     if !known.contains(&word) {
         let remedy = format!("use one of {}", known.join(", "));
-        problems.error(Reason::BadValue, field, format!("is {word:?}"), remedy);
+        problems.bad_value(field, format!("is {word:?}"), remedy);
     }
 }
 
 /// Checks a number that must not be negative.
 pub(super) fn check_not_negative(problems: &mut Problems, field: &str, number: Option<impl Into<i64>>) {
     if let Some(number) = number.map(Into::into).filter(|number| *number < 0) {
-        problems.error(Reason::BadValue, field, format!("is {number}"), "set 0 or more");
+        problems.bad_value(field, format!("is {number}"), "set 0 or more");
     }
 }
 
@@ -164,8 +159,7 @@ pub(super) fn check_replicas(problems: &mut Problems, replicas: Option<i32>) {
 /// Checks a number that has a maximum.
 pub(super) fn check_at_most(problems: &mut Problems, field: &str, number: Option<i32>, most: i32) {
     if let Some(number) = number.filter(|number| *number > most) {
-        problems.error(
-            Reason::BadValue,
+        problems.bad_value(
             field,
             format!("is {number}, which is more than {most}"),
             format!("set {most} or less"),
@@ -194,8 +188,7 @@ pub(super) fn check_template(problems: &mut Problems, template: Option<&PodTempl
 pub(super) fn check_own_network(problems: &mut Problems, daemon: &str, template: Option<&PodTemplate>) {
     let spec = template.and_then(|template| template.spec.as_ref());
     if spec.is_some_and(|spec| spec.is_set("hostNetwork")) {
-        problems.error(
-            Reason::BadValue,
+        problems.bad_value(
             "spec.template.spec.hostNetwork",
             format!("is true, and {daemon} would be known by the name of the node it runs on"),
             "remove it; only workers and login pods can use the host network",
@@ -232,12 +225,5 @@ pub(super) fn check_service(problems: &mut Problems, service: Option<&ServiceTem
             "is ignored, because it would let the owner of the Service intercept other traffic (CVE-2020-8554)",
             "use a Service of type LoadBalancer or NodePort",
         );
-    }
-}
-
-/// Checks that an immutable field was not changed.
-pub(super) fn check_unchanged<T: PartialEq>(problems: &mut Problems, field: &str, old: &T, new: &T, remedy: &str) {
-    if old != new {
-        problems.error(Reason::Immutable, field, "cannot be changed", remedy);
     }
 }

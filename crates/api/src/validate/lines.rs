@@ -4,7 +4,7 @@
 //! that the operator writes into a line may therefore contain neither: the rest of the line or the next line would be
 //! lost or read as part of it.
 
-use super::{Problems, Reason};
+use super::Problems;
 
 /// Checks text that becomes part of one line. Returns whether it can.
 pub(super) fn check_line(problems: &mut Problems, field: &str, text: &str) -> bool {
@@ -26,7 +26,7 @@ pub(super) fn check_line(problems: &mut Problems, field: &str, text: &str) -> bo
         ),
         None => return true,
     };
-    problems.error(Reason::BadValue, field, fault, remedy);
+    problems.bad_value(field, fault, remedy);
     false
 }
 

@@ -1,12 +1,11 @@
 //! Checks of a LoginSet.
 
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::{
-    Problems, Reason, Validate,
-    fields::{
-        check_container, check_ref, check_replicas, check_secret_key, check_service, check_template, check_unchanged,
-    },
+    Problems, Validate,
+    fields::{check_container, check_ref, check_replicas, check_secret_key, check_service, check_template},
     names::check_service_parent,
 };
 use crate::{
@@ -15,7 +14,7 @@ use crate::{
 };
 
 impl Validate for LoginSet {
-    fn check(&self) -> Problems {
+    fn find_problems(&self, problems: &mut Problems) {
         // Without `..`, so that a new field does not compile until its checks are decided.
         let LoginSetSpec {
             controller_ref,
@@ -30,42 +29,35 @@ impl Validate for LoginSet {
             service,
         } = &self.spec;
         let own = self.metadata.namespace.as_deref();
-        let mut problems = Problems::default();
 
-        check_service_parent(&mut problems, "LoginSet", &self.name_any(), "");
-        check_ref(&mut problems, "spec.controllerRef", "Controller", controller_ref, own);
-        check_secret_key(&mut problems, "spec.sssdConfRef", sssd_conf_ref);
-        check_replicas(&mut problems, *replicas);
+        check_service_parent(problems, "LoginSet", &self.name_any(), "");
+        check_ref(problems, "spec.controllerRef", "Controller", controller_ref, own);
+        check_secret_key(problems, "spec.sssdConfRef", sssd_conf_ref);
+        check_replicas(problems, *replicas);
         let strategy = strategy
             .as_ref()
             .and_then(|strategy| strategy.type_.as_deref())
             .unwrap_or_default();
         if !matches!(strategy, "" | "RollingUpdate" | "Recreate") {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.strategy.type",
                 format!("is {strategy:?}"),
                 "use RollingUpdate or Recreate",
             );
         }
-        check_authorized_keys(&mut problems, root_ssh_authorized_keys.as_deref().unwrap_or_default());
-        check_container(&mut problems, "spec.login", login.as_ref());
-        check_container(&mut problems, "spec.initconf", initconf.as_ref());
-        check_template(&mut problems, template.as_ref());
-        check_service(&mut problems, service.as_ref());
-        problems
+        check_authorized_keys(problems, root_ssh_authorized_keys.as_deref().unwrap_or_default());
+        check_container(problems, "spec.login", login.as_ref());
+        check_container(problems, "spec.initconf", initconf.as_ref());
+        check_template(problems, template.as_ref());
+        check_service(problems, service.as_ref());
     }
 
-    fn check_change(&self, old: &Self) -> Problems {
-        let mut problems = Problems::default();
-        check_unchanged(
-            &mut problems,
+    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
+        vec![(
             "spec.controllerRef.name",
-            &old.spec.controller_ref.name,
-            &self.spec.controller_ref.name,
+            json!(self.spec.controller_ref.name),
             "users who are logged in would change the cluster; create another LoginSet",
-        );
-        problems
+        )]
     }
 }
 
@@ -82,8 +74,7 @@ fn check_authorized_keys(problems: &mut Problems, keys: &str) {
             continue;
         }
         let start: String = line.chars().take(20).collect();
-        problems.error(
-            Reason::BadValue,
+        problems.bad_value(
             "spec.rootSshAuthorizedKeys",
             format!("has {start:?} in line {number}, which is not a public key"),
             "write one line per key as in a .pub file: options (if any), algorithm, key, comment",

@@ -18,6 +18,7 @@ mod restapi;
 mod token;
 
 use kube::Resource;
+use serde_json::Value;
 
 pub use self::{
     controller::{check_config_file, check_shared_claim},
@@ -27,22 +28,24 @@ pub use self::{
 
 /// A kind whose objects can be checked.
 pub trait Validate: Resource {
-    /// Problems of the object.
-    fn check(&self) -> Problems;
+    /// Adds the problems of the object.
+    fn find_problems(&self, problems: &mut Problems);
 
-    /// Problems of a new object, beyond those of [`Self::check`].
-    fn check_new(&self) -> Problems {
-        Problems::default()
+    /// Problems of the object.
+    fn check(&self) -> Problems {
+        let mut problems = Problems::default();
+        self.find_problems(&mut problems);
+        problems
     }
 
-    /// Problems of the step from `old` to this object, beyond those of [`Self::check`].
-    fn check_change(&self, _old: &Self) -> Problems {
-        Problems::default()
+    /// The fields that cannot be changed: path, value, and what to do instead.
+    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
+        Vec::new()
     }
 
     /// The result of the admission of a new object.
     fn admit_create(&self) -> Problems {
-        self.check().and(self.check_new())
+        self.check()
     }
 
     /// The result of the admission of a changed object.
@@ -54,6 +57,14 @@ pub trait Validate: Resource {
         if self.meta().deletion_timestamp.is_some() {
             return Problems::default();
         }
-        self.check().forgiving(&old.check()).and(self.check_change(old))
+        let mut problems = self.check().forgiving(&old.check());
+        let before = old.immutable();
+        for (field, value, remedy) in self.immutable() {
+            let old = before.iter().find(|(known, ..)| *known == field);
+            if old.map_or(&Value::Null, |(_, old, _)| old) != &value {
+                problems.error(Reason::Immutable, field, "cannot be changed", remedy);
+            }
+        }
+        problems
     }
 }

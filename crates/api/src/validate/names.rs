@@ -46,8 +46,7 @@ pub(super) fn check_stateful_set_parent(problems: &mut Problems, kind: &str, nam
 fn check_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str, limit: usize, child: &str) {
     let longest = limit.saturating_sub(suffix.len());
     if name.len() > longest {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             "metadata.name",
             format!(
                 "has {} characters, which makes the name of its {child} {name}{suffix} too long",
@@ -56,8 +55,7 @@ fn check_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str, l
             format!("give the {kind} a name of at most {longest} characters"),
         );
     } else if !is_label(name) {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             "metadata.name",
             format!("is {name:?}, which is not a valid name of a Service"),
             format!("give the {kind} a name of lower-case letters, digits and dashes, without dots"),

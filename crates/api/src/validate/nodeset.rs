@@ -2,13 +2,12 @@
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Problems, Reason, Validate, core_fields,
     fields::{
         check_container, check_known, check_not_negative, check_ref, check_replicas, check_secret_key, check_template,
-        check_unchanged,
     },
     lines::check_line,
     names::{LABEL_LIMIT, is_label, is_reserved, is_subdomain},
@@ -27,7 +26,7 @@ const PARTITION_CONFIG: &str = "spec.partition.config";
 const SHORTEST_UPDATE: SignedDuration = SignedDuration::from_mins(1);
 
 impl Validate for NodeSet {
-    fn check(&self) -> Problems {
+    fn find_problems(&self, problems: &mut Problems) {
         // Without `..`, so that a new field does not compile until its checks are decided.
         let NodeSetSpec {
             controller_ref,
@@ -51,93 +50,83 @@ impl Validate for NodeSet {
             prune_slurm_node_records: _,
             oversubscribe_node: _,
         } = &self.spec;
-        let mut problems = Problems::default();
 
         check_ref(
-            &mut problems,
+            problems,
             "spec.controllerRef",
             "Controller",
             controller_ref,
             self.metadata.namespace.as_deref(),
         );
-        check_words(&mut problems, &self.spec);
-        check_slurm_name(&mut problems, self);
-        check_pod_names(&mut problems, self);
-        check_replicas(&mut problems, *replicas);
-        check_not_negative(&mut problems, "spec.revisionHistoryLimit", *revision_history_limit);
-        check_not_negative(&mut problems, "spec.minReadySeconds", *min_ready_seconds);
-        check_not_negative(&mut problems, "spec.ordinalPadding", *ordinal_padding);
+        check_words(problems, &self.spec);
+        check_slurm_name(problems, self);
+        check_pod_names(problems, self);
+        check_replicas(problems, *replicas);
+        check_not_negative(problems, "spec.revisionHistoryLimit", *revision_history_limit);
+        check_not_negative(problems, "spec.minReadySeconds", *min_ready_seconds);
+        check_not_negative(problems, "spec.ordinalPadding", *ordinal_padding);
         if let Some(digits) =
             ordinal_padding.filter(|digits| usize::try_from(*digits).is_ok_and(|digits| digits > MAX_ORDINAL_PADDING))
         {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.ordinalPadding",
                 format!("is {digits}"),
                 format!("set {MAX_ORDINAL_PADDING} or less"),
             );
         }
-        check_ssh(&mut problems, &self.spec);
-        check_extra_conf(&mut problems, extra_conf.as_deref().unwrap_or_default());
-        check_partition(&mut problems, &self.spec);
-        check_claims(&mut problems, self.spec.claim_templates());
-        check_update(&mut problems, &self.spec);
-        check_drain(&mut problems, &self.spec);
-        check_container(&mut problems, "spec.slurmd", slurmd.as_ref());
-        check_container(&mut problems, "spec.logfile", logfile.as_ref());
-        check_template(&mut problems, template.as_ref());
-        problems
+        check_ssh(problems, &self.spec);
+        check_extra_conf(problems, extra_conf.as_deref().unwrap_or_default());
+        check_partition(problems, &self.spec);
+        check_claims(problems, self.spec.claim_templates());
+        check_update(problems, &self.spec);
+        check_drain(problems, &self.spec);
+        check_container(problems, "spec.slurmd", slurmd.as_ref());
+        check_container(problems, "spec.logfile", logfile.as_ref());
+        check_template(problems, template.as_ref());
     }
 
-    fn check_change(&self, old: &Self) -> Problems {
-        let mut problems = Problems::default();
-        check_unchanged(
-            &mut problems,
-            "spec.controllerRef.name",
-            &old.spec.controller_ref.name,
-            &self.spec.controller_ref.name,
-            "its Slurm nodes would stay in the old cluster; create another NodeSet",
-        );
-        check_unchanged(
-            &mut problems,
-            "spec.volumeClaimTemplates",
-            &old.spec.claim_templates(),
-            &self.spec.claim_templates(),
-            "existing claims cannot be changed; create another NodeSet",
-        );
-        problems
+    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
+        vec![
+            (
+                "spec.controllerRef.name",
+                json!(self.spec.controller_ref.name),
+                "its Slurm nodes would stay in the old cluster; create another NodeSet",
+            ),
+            (
+                "spec.volumeClaimTemplates",
+                json!(self.spec.claim_templates()),
+                "existing claims cannot be changed; create another NodeSet",
+            ),
+        ]
     }
 }
 
 fn check_words(problems: &mut Problems, spec: &NodeSetSpec) {
-    let mut check = |field: &str, word: &str, known: &[&str]| check_known(problems, field, word, known);
-    check("spec.scalingMode", spec.scaling_mode().as_str(), ScalingMode::KNOWN);
-    check(
-        "spec.updateStrategy.type",
-        spec.update_strategy().kind().as_str(),
-        UpdateStrategyType::KNOWN,
-    );
-    check(
-        "spec.pruneSlurmNodeRecords",
-        spec.prune_node_records().as_str(),
-        PruneNodeRecords::KNOWN,
-    );
-    check(
-        "spec.drain.onTimeout",
-        spec.drain().on_timeout().as_str(),
-        OnDrainTimeout::KNOWN,
-    );
+    let strategy = spec.update_strategy().kind();
     let policy = "spec.persistentVolumeClaimRetentionPolicy";
-    check(
-        &format!("{policy}.whenDeleted"),
-        spec.claims_when_deleted().as_str(),
-        ClaimRetention::KNOWN,
-    );
-    check(
-        &format!("{policy}.whenScaled"),
-        spec.claims_when_scaled().as_str(),
-        ClaimRetention::KNOWN,
-    );
+    let (deleted, scaled) = (spec.claims_when_deleted(), spec.claims_when_scaled());
+    for (field, word, known) in [
+        ("spec.scalingMode", spec.scaling_mode().as_str(), ScalingMode::KNOWN),
+        ("spec.updateStrategy.type", strategy.as_str(), UpdateStrategyType::KNOWN),
+        (
+            "spec.pruneSlurmNodeRecords",
+            spec.prune_node_records().as_str(),
+            PruneNodeRecords::KNOWN,
+        ),
+        (
+            "spec.drain.onTimeout",
+            spec.drain().on_timeout().as_str(),
+            OnDrainTimeout::KNOWN,
+        ),
+        (
+            &format!("{policy}.whenDeleted"),
+            deleted.as_str(),
+            ClaimRetention::KNOWN,
+        ),
+        (&format!("{policy}.whenScaled"), scaled.as_str(), ClaimRetention::KNOWN),
+    ] {
+        check_known(problems, field, word, known);
+    }
 }
 
 /// The field from which Slurm's name of the set is derived.
@@ -151,8 +140,7 @@ fn origin_of_slurm_name(nodeset: &NodeSet) -> &'static str {
 fn check_slurm_name(problems: &mut Problems, nodeset: &NodeSet) {
     let name = nodeset.slurm_name();
     if is_reserved(&name) {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             origin_of_slurm_name(nodeset),
             format!("makes {name:?} Slurm's name of the set, but that name is reserved in slurm.conf"),
             "use another name, or set spec.template.spec.hostname",
@@ -164,8 +152,7 @@ fn check_slurm_name(problems: &mut Problems, nodeset: &NodeSet) {
 fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
     let name = nodeset.name_any();
     if name.len() > LABEL_LIMIT {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             "metadata.name",
             format!("has {} characters, but it is used as a label value", name.len()),
             format!("give the NodeSet a name of at most {LABEL_LIMIT} characters"),
@@ -185,8 +172,7 @@ fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
     let number = format!("{last:0padding$}", padding = nodeset.spec.ordinal_padding());
     let pod = format!("{name}-{number}");
     if pod.len() > LABEL_LIMIT {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             "metadata.name",
             format!(
                 "has {} characters, which makes the name of pod {pod} too long",
@@ -200,8 +186,7 @@ fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
     }
     let Some(prefix) = nodeset.spec.hostname_prefix() else {
         if !is_label(&pod) && pod.len() <= LABEL_LIMIT {
-            problems.error(
-                Reason::BadName,
+            problems.bad_name(
                 "metadata.name",
                 format!("is {name:?}, which gives pods an invalid host name"),
                 "use a name without dots, or set spec.template.spec.hostname",
@@ -222,8 +207,7 @@ fn check_pod_names(problems: &mut Problems, nodeset: &NodeSet) {
 }
 
 fn bad_hostname(problems: &mut Problems, prefix: &str) {
-    problems.error(
-        Reason::BadName,
+    problems.bad_name(
         "spec.template.spec.hostname",
         format!("is {prefix:?}, which with the pod's ordinal is not a valid host name"),
         format!("use lower-case letters, digits and dashes, at most {LABEL_LIMIT} characters with the ordinal"),
@@ -234,8 +218,7 @@ fn check_ssh(problems: &mut Problems, spec: &NodeSetSpec) {
     match spec.wanted_sssd() {
         Some(reference) => check_secret_key(problems, "spec.ssh.sssdConfRef", reference),
         None if spec.wanted_ssh().is_none() => {}
-        None => problems.error(
-            Reason::Missing,
+        None => problems.missing(
             "spec.ssh.sssdConfRef",
             "is absent although spec.ssh.enabled is true",
             "name the Secret entry that holds sssd.conf",
@@ -251,8 +234,7 @@ fn check_extra_conf(problems: &mut Problems, extra_conf: &str) {
     }
     for item in line {
         if item.split_once('=').is_none_or(|(key, _)| key.is_empty()) {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.extraConf",
                 format!("has {item:?}, which is not Key=Value"),
                 "write Key=Value items separated by blanks, without blanks inside an item",
@@ -305,8 +287,7 @@ fn check_claims(problems: &mut Problems, claims: &[ClaimTemplate]) {
         match name {
             Some(name) if is_label(name) => {
                 if names.contains(&name) {
-                    problems.error(
-                        Reason::BadName,
+                    problems.bad_name(
                         format!("{field}.metadata.name"),
                         format!("is {name:?}, which another template has too"),
                         "give each template a unique name",
@@ -314,8 +295,7 @@ fn check_claims(problems: &mut Problems, claims: &[ClaimTemplate]) {
                 }
                 names.push(name);
             }
-            _ => problems.error(
-                Reason::BadName,
+            _ => problems.bad_name(
                 format!("{field}.metadata.name"),
                 format!(
                     "is {}, but the name of the volume is derived from it",
@@ -334,8 +314,7 @@ fn check_update(problems: &mut Problems, spec: &NodeSetSpec) {
         .and_then(|rolling| rolling.max_unavailable.as_ref());
     let field = "spec.updateStrategy.rollingUpdate.maxUnavailable";
     match unavailable.map(|unavailable| (unavailable, unavailable.out_of(100))) {
-        Some((unavailable, Some(number))) if number < 1 => problems.error(
-            Reason::BadValue,
+        Some((unavailable, Some(number))) if number < 1 => problems.bad_value(
             field,
             format!("is {unavailable}, so that no pod could ever be replaced"),
             "set a number of at least 1 or a percentage of at least 1%",
@@ -352,8 +331,7 @@ fn check_update(problems: &mut Problems, spec: &NodeSetSpec) {
     let is_scheduled = spec.update_strategy().kind() == UpdateStrategyType::ScheduledUpdate;
     match scheduled {
         Some(scheduled) => check_schedule(problems, scheduled, is_scheduled),
-        None if is_scheduled => problems.error(
-            Reason::Missing,
+        None if is_scheduled => problems.missing(
             "spec.updateStrategy.scheduledUpdate",
             "is absent although the type is ScheduledUpdate",
             "set startTime and duration",
@@ -370,14 +348,12 @@ fn check_schedule(problems: &mut Problems, scheduled: &ScheduledUpdate, is_sched
     } = scheduled;
     let field = "spec.updateStrategy.scheduledUpdate";
     match start_time {
-        Some(start_time) if start_time.instant().is_none() => problems.error(
-            Reason::BadValue,
+        Some(start_time) if start_time.instant().is_none() => problems.bad_value(
             format!("{field}.startTime"),
             format!("is {:?}, which is not a timestamp", start_time.as_str()),
             "write it like 2026-11-15T22:00:00Z",
         ),
-        None if is_scheduled => problems.error(
-            Reason::Missing,
+        None if is_scheduled => problems.missing(
             format!("{field}.startTime"),
             "is absent although the type is ScheduledUpdate",
             "set the start of the reservation",
@@ -392,8 +368,7 @@ fn check_schedule(problems: &mut Problems, scheduled: &ScheduledUpdate, is_sched
         .is_some_and(|length| is_scheduled || length != Some(SignedDuration::ZERO))
     {
         let text = duration.as_ref().map(GoDuration::as_str).unwrap_or_default();
-        problems.error(
-            Reason::BadValue,
+        problems.bad_value(
             format!("{field}.duration"),
             format!("is {text:?}, which is not a duration of at least a minute"),
             "write it like 30m or 1h30m",
@@ -407,8 +382,7 @@ fn check_drain(problems: &mut Problems, spec: &NodeSetSpec) {
     let Drain { timeout, on_timeout: _ } = &drain;
     let field = "spec.drain.timeout";
     match timeout {
-        Some(text) if drain.timeout().is_none() => problems.error(
-            Reason::BadValue,
+        Some(text) if drain.timeout().is_none() => problems.bad_value(
             field,
             format!("is {:?}, which is not a positive duration", text.as_str()),
             "write it like 30m or 12h, or remove it to wait for jobs without a timeout",
@@ -419,8 +393,7 @@ fn check_drain(problems: &mut Problems, spec: &NodeSetSpec) {
             format!("is {:?}, but spec.drain.onTimeout is Wait", text.as_str()),
             "set spec.drain.onTimeout to Requeue or Cancel, or remove the timeout",
         ),
-        None if matches!(action, OnDrainTimeout::Requeue | OnDrainTimeout::Cancel) => problems.error(
-            Reason::Missing,
+        None if matches!(action, OnDrainTimeout::Requeue | OnDrainTimeout::Cancel) => problems.missing(
             field,
             format!("is absent although spec.drain.onTimeout is {action}"),
             "set a duration like 30m or 12h",

@@ -1,8 +1,10 @@
 //! Checks of a Partition. Names that refer to other objects are checked where the whole cluster is known.
 
+use serde_json::{Value, json};
+
 use super::{
-    Problems, Reason, Validate,
-    fields::{check_name, check_ref, check_unchanged},
+    Problems, Validate,
+    fields::{check_name, check_ref},
     lines::{check_line, is_word},
     names::{LABEL_LIMIT, is_reserved},
 };
@@ -27,7 +29,7 @@ const EXCLUSIVE: [(&str, &str); 4] = [
 ];
 
 impl Validate for Partition {
-    fn check(&self) -> Problems {
+    fn find_problems(&self, problems: &mut Problems) {
         let PartitionSpec {
             controller_ref,
             partition_name,
@@ -39,17 +41,16 @@ impl Validate for Partition {
             ..
         } = &self.spec;
         let own = self.metadata.namespace.as_deref();
-        let mut problems = Problems::default();
 
-        check_ref(&mut problems, "spec.controllerRef", "Controller", controller_ref, own);
+        check_ref(problems, "spec.controllerRef", "Controller", controller_ref, own);
         let field = if partition_name.as_deref().is_some_and(|name| !name.is_empty()) {
             "spec.partitionName"
         } else {
             "metadata.name"
         };
-        check_partition_name(&mut problems, field, &self.slurm_name());
+        check_partition_name(problems, field, &self.slurm_name());
         for (index, name) in node_sets.iter().flatten().enumerate() {
-            check_name(&mut problems, &format!("spec.nodeSets[{index}]"), "NodeSet", name);
+            check_name(problems, &format!("spec.nodeSets[{index}]"), "NodeSet", name);
         }
         for (field, list) in [
             ("spec.nodes", nodes),
@@ -58,7 +59,7 @@ impl Validate for Partition {
         ] {
             for (index, entry) in list.iter().flatten().enumerate() {
                 check_word(
-                    &mut problems,
+                    problems,
                     &format!("{field}[{index}]"),
                     entry,
                     "a hostlist such as ext[001-004]",
@@ -67,8 +68,7 @@ impl Validate for Partition {
         }
         let none = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
         if none(node_sets) && none(nodes) && node_set_selector.is_none() {
-            problems.error(
-                Reason::Missing,
+            problems.missing(
                 "spec.nodeSets",
                 "is absent or empty, and so are spec.nodeSetSelector and spec.nodes",
                 "name NodeSets, select them by labels, or list nodes",
@@ -77,7 +77,7 @@ impl Validate for Partition {
         let settings = self.spec.settings();
         for setting in &settings {
             check_word(
-                &mut problems,
+                problems,
                 &format!("spec.{}", setting.field),
                 &setting.value,
                 "one word as in slurm.conf",
@@ -86,51 +86,36 @@ impl Validate for Partition {
         let is_given = |field: &str| settings.iter().any(|setting| setting.field == field);
         for (field, other) in EXCLUSIVE {
             if is_given(field) && is_given(other) {
-                problems.error(
-                    Reason::BadValue,
+                problems.bad_value(
                     format!("spec.{field}"),
                     format!("is set beside spec.{other}, but Slurm uses only one of them"),
                     "remove one of them",
                 );
             }
         }
-        check_config(&mut problems, &settings, config.as_deref().unwrap_or_default());
-        problems
+        check_config(problems, &settings, config.as_deref().unwrap_or_default());
     }
 
-    fn check_change(&self, old: &Self) -> Problems {
-        let mut problems = Problems::default();
+    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
         let remedy = "create another Partition and delete this one";
-        check_unchanged(
-            &mut problems,
-            "spec.controllerRef.name",
-            &old.spec.controller_ref.name,
-            &self.spec.controller_ref.name,
-            remedy,
-        );
-        check_unchanged(
-            &mut problems,
-            "spec.partitionName",
-            &old.slurm_name(),
-            &self.slurm_name(),
-            remedy,
-        );
-        problems
+        let controller = &self.spec.controller_ref.name;
+        vec![
+            ("spec.controllerRef.name", json!(controller), remedy),
+            ("spec.partitionName", json!(self.slurm_name()), remedy),
+        ]
     }
 }
 
 fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if is_reserved(name) {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             field,
             format!("is {name:?}, which is reserved in Slurm"),
             "set another partitionName",
         );
     } else if !name.chars().all(allowed) || name.len() > LABEL_LIMIT {
-        problems.error(
-            Reason::BadName,
+        problems.bad_name(
             field,
             format!("is {name:?}, which is not a valid name of a partition"),
             "use letters, digits, dashes, underscores and dots, at most 63 of them",
@@ -141,12 +126,7 @@ fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
 /// Checks a value that becomes one word of a line in slurm.conf.
 fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
     if !is_word(value) {
-        problems.error(
-            Reason::BadValue,
-            field,
-            format!("is {value:?}"),
-            format!("set {wanted}"),
-        );
+        problems.bad_value(field, format!("is {value:?}"), format!("set {wanted}"));
     }
 }
 
@@ -157,8 +137,7 @@ fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
     }
     for item in items(config) {
         let Some((key, value)) = item.split_once('=') else {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.config",
                 format!("has {item:?}, which is not Key=Value"),
                 "write Key=Value items separated by blanks, and a value with blanks in double quotes",
@@ -167,8 +146,7 @@ fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
         };
         let in_quotes = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
         if in_quotes.unwrap_or(value).contains('"') {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.config",
                 format!("has {item:?}, with a double quote inside the value"),
                 "quote the whole value, without quotes inside it",
@@ -178,15 +156,13 @@ fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
             .iter()
             .find(|(reserved, _)| key.eq_ignore_ascii_case(reserved));
         if let Some((_, field)) = own_place {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.config",
                 format!("has {key}, which has its own field"),
                 format!("set {field}"),
             );
         } else if let Some(setting) = settings.iter().find(|setting| key.eq_ignore_ascii_case(setting.key)) {
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.config",
                 format!("has {key}, which spec.{} sets too", setting.field),
                 "remove one of them",
@@ -282,12 +258,12 @@ mod tests {
             "gpu",
             serde_json::from_value(spec(serde_json::json!({ "partitionName": "x" }))).unwrap(),
         );
-        assert!(!renamed.check_change(&old).is_ok());
+        assert!(!renamed.admit_update(&old).is_ok());
         // The same name, said.
         let said = Partition::new(
             "gpu",
             serde_json::from_value(spec(serde_json::json!({ "partitionName": "gpu" }))).unwrap(),
         );
-        assert!(said.check_change(&old).is_ok());
+        assert!(said.admit_update(&old).is_ok());
     }
 }

@@ -91,6 +91,21 @@ impl Problems {
         self.errors().next().is_none()
     }
 
+    /// A required value is absent or empty.
+    pub(super) fn missing(&mut self, field: impl Into<String>, fault: impl Into<String>, remedy: impl Into<String>) {
+        self.error(Reason::Missing, field, fault, remedy);
+    }
+
+    /// A value is invalid.
+    pub(super) fn bad_value(&mut self, field: impl Into<String>, fault: impl Into<String>, remedy: impl Into<String>) {
+        self.error(Reason::BadValue, field, fault, remedy);
+    }
+
+    /// Kubernetes or Slurm would reject a name.
+    pub(super) fn bad_name(&mut self, field: impl Into<String>, fault: impl Into<String>, remedy: impl Into<String>) {
+        self.error(Reason::BadName, field, fault, remedy);
+    }
+
     pub(super) fn error(
         &mut self,
         reason: Reason,
@@ -109,12 +124,6 @@ impl Problems {
         remedy: impl Into<String>,
     ) {
         self.push(Severity::Warning, reason, field, fault, remedy);
-    }
-
-    /// Appends other problems.
-    pub(super) fn and(mut self, others: Self) -> Self {
-        self.0.extend(others.0);
-        self
     }
 
     /// Turns errors that were there `before` into warnings.

@@ -11,7 +11,7 @@ use crate::restapi::{RestApi, RestApiSpec};
 
 /// A RestApi keeps no state, so every change is accepted: it may be pointed at another Controller.
 impl Validate for RestApi {
-    fn check(&self) -> Problems {
+    fn find_problems(&self, problems: &mut Problems) {
         // Without `..`, so that a new field does not compile until its checks are decided.
         let RestApiSpec {
             controller_ref,
@@ -21,14 +21,12 @@ impl Validate for RestApi {
             service,
         } = &self.spec;
         let own = self.metadata.namespace.as_deref();
-        let mut problems = Problems::default();
 
-        check_service_parent(&mut problems, "RestApi", &self.name_any(), "-restapi");
-        check_ref(&mut problems, "spec.controllerRef", "Controller", controller_ref, own);
-        check_replicas(&mut problems, *replicas);
-        check_container(&mut problems, "spec.slurmrestd", slurmrestd.as_ref());
-        check_template(&mut problems, template.as_ref());
-        check_service(&mut problems, service.as_ref());
-        problems
+        check_service_parent(problems, "RestApi", &self.name_any(), "-restapi");
+        check_ref(problems, "spec.controllerRef", "Controller", controller_ref, own);
+        check_replicas(problems, *replicas);
+        check_container(problems, "spec.slurmrestd", slurmrestd.as_ref());
+        check_template(problems, template.as_ref());
+        check_service(problems, service.as_ref());
     }
 }

@@ -1,10 +1,11 @@
 //! Checks of a Token.
 
 use jiff::SignedDuration;
+use serde_json::{Value, json};
 
 use super::{
     Problems, Reason, Validate,
-    fields::{check_entry, check_jwt_names, check_namespace, check_unchanged},
+    fields::{check_entry, check_jwt_names, check_namespace},
     names::is_subdomain,
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
 };
 
 impl Validate for Token {
-    fn check(&self) -> Problems {
+    fn find_problems(&self, problems: &mut Problems) {
         // Without `..`, so that a new field does not compile until its checks are decided.
         let TokenSpec {
             jwt_hs256_key_ref,
@@ -24,7 +25,6 @@ impl Validate for Token {
             secret_ref: _,
         } = &self.spec;
         let own = self.metadata.namespace.as_deref();
-        let mut problems = Problems::default();
 
         for (field, reference) in [
             ("spec.jwtKeyRef", jwt_key_ref),
@@ -37,14 +37,13 @@ impl Validate for Token {
                 optional: _,
             }) = reference
             {
-                check_entry(&mut problems, field, "Secret", name, key);
-                check_namespace(&mut problems, &format!("{field}.namespace"), namespace.as_deref(), own);
+                check_entry(problems, field, "Secret", name, key);
+                check_namespace(problems, &format!("{field}.namespace"), namespace.as_deref(), own);
             }
         }
-        check_jwt_names(&mut problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
+        check_jwt_names(problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
         if self.spec.effective_jwt_key_ref().is_none() {
-            problems.error(
-                Reason::Missing,
+            problems.missing(
                 "spec.jwtKeyRef",
                 "is absent",
                 "name the Secret entry that holds the cluster's auth/jwt key",
@@ -61,8 +60,7 @@ impl Validate for Token {
         let length = lifetime.as_ref().map(GoDuration::length);
         if length.is_some_and(|length| length.is_none_or(|length| length <= SignedDuration::ZERO)) {
             let text = lifetime.as_ref().map(GoDuration::as_str).unwrap_or_default();
-            problems.error(
-                Reason::BadValue,
+            problems.bad_value(
                 "spec.lifetime",
                 format!("is {text:?}, which is not a positive duration"),
                 "write it like 90s or 1h30m",
@@ -70,25 +68,16 @@ impl Validate for Token {
         }
         let secret = self.secret_name();
         if !is_subdomain(&secret) {
-            problems.error(
-                Reason::BadName,
+            problems.bad_name(
                 "spec.secretRef.name",
                 format!("is {secret:?}, which is not a valid name of a Secret"),
                 "set a name of lower-case letters, digits, dashes and dots",
             );
         }
-        problems
     }
 
-    fn check_change(&self, old: &Self) -> Problems {
-        let mut problems = Problems::default();
-        check_unchanged(
-            &mut problems,
-            "spec.jwtKeyRef",
-            &old.spec.effective_jwt_key_ref(),
-            &self.spec.effective_jwt_key_ref(),
-            "create another Token",
-        );
-        problems
+    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
+        let key = json!(self.spec.effective_jwt_key_ref());
+        vec![("spec.jwtKeyRef", key, "create another Token")]
     }
 }

@@ -16,13 +16,13 @@ const MANAGER: &str = "kubectl-slurm";
 const MAX_ATTEMPTS: usize = 10;
 
 impl Access {
-    /// Changes an object by a merge patch that `decide` computes from the object; `None` changes nothing. The patch is valid for that
-    /// version alone, so that no concurrent change is lost.
+    /// Changes an object by a merge patch that `decide` computes from the object; `None` changes nothing. Returns the object
+    /// and whether it was changed. The patch is valid for that version alone, so that no concurrent change is lost.
     pub(crate) async fn change<K>(
         api: &Api<K>,
         name: &str,
         mut decide: impl FnMut(&K) -> Outcome<Option<Value>>,
-    ) -> Outcome<K>
+    ) -> Outcome<(K, bool)>
     where
         K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug,
     {
@@ -33,13 +33,13 @@ impl Access {
         for _ in 0..MAX_ATTEMPTS {
             let object = api.get(name).await?;
             let Some(mut patch) = decide(&object)? else {
-                return Ok(object);
+                return Ok((object, false));
             };
             if let Some(version) = object.resource_version() {
                 guard(&mut patch, &version);
             }
             match api.patch(name, &parameters, &Patch::Merge(&patch)).await {
-                Ok(object) => return Ok(object),
+                Ok(object) => return Ok((object, true)),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(error.into()),
             }

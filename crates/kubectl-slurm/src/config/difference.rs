@@ -49,12 +49,7 @@ impl Listed for ConfigReport {
 }
 
 pub(crate) fn report_on(cluster: &Cluster) -> ConfigReport {
-    let configuration = cluster
-        .controller
-        .status
-        .as_ref()
-        .and_then(|status| status.configuration.clone());
-    let configuration = configuration.unwrap_or_default();
+    let configuration = cluster.controller.configuration().cloned().unwrap_or_default();
     let mut differences = Vec::new();
     if !cluster.controller.spec.is_external() {
         differences.extend(of_extra_conf(cluster));

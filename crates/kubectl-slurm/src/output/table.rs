@@ -46,9 +46,7 @@ impl Cell {
             tone,
         }
     }
-}
 
-impl Cell {
     pub(crate) fn ready(ready: bool, tone_if_not: Tone) -> Self {
         if ready {
             Self::toned("True", Tone::Good)

@@ -13,7 +13,7 @@ use super::edit::parse_settings;
 use super::members::{MemberChange, Workers, parse_change};
 use super::place::{Kind, Place, places};
 use super::show::{describe, partition_table};
-use super::view::{PartitionView, held_source, view_partitions};
+use super::view::{PartitionView, view_partitions};
 use crate::access::Access;
 use crate::cli::{Common, PartitionCommand, Wait, Watch};
 use crate::cluster::Cluster;
@@ -41,16 +41,8 @@ pub(crate) async fn run(access: &Access, common: &Common, command: PartitionComm
                 )));
             }
             let members = parse_members(&cluster, &nodes)?;
-            objects::create(
-                access,
-                &cluster,
-                &name,
-                &members,
-                &exclude,
-                &parse_settings(&settings)?,
-                &wait,
-            )
-            .await
+            let settings = parse_settings(&settings)?;
+            objects::create(access, &cluster, &name, &members, &exclude, &settings, &wait).await
         }
         PartitionCommand::Set {
             name,
@@ -64,17 +56,13 @@ pub(crate) async fn run(access: &Access, common: &Common, command: PartitionComm
             }
             let target = find(access, &name).await?;
             let members = parse_members(&target.cluster, &nodes)?;
-            change(
-                access,
-                &target,
-                &Change {
-                    settings,
-                    members,
-                    note: Note::None,
-                },
-                &wait,
-            )
-            .await
+            let note = Note::None;
+            let wanted = Change {
+                settings,
+                members,
+                note,
+            };
+            change(access, &target, &wanted, &wait).await
         }
         PartitionCommand::Drain { name, reason, wait } => {
             let target = find(access, &name).await?;
@@ -138,11 +126,6 @@ async fn find(access: &Access, name: &str) -> Outcome<Target> {
             .into_iter()
             .filter(|(known, place)| is_named(known, place, name))
         {
-            let object = match &place {
-                Place::Object(partition) => partition.name_any(),
-                Place::NodeSet(set) => set.name_any(),
-                Place::ExtraConf => cluster.name(),
-            };
             let field = format!(
                 "{} (cluster {} in {})",
                 place.field(cluster),
@@ -153,8 +136,8 @@ async fn find(access: &Access, name: &str) -> Outcome<Target> {
                 cluster: cluster.clone(),
                 name: known,
                 kind: place.kind(),
-                object,
-                source: held_source(&place),
+                object: place.name(cluster),
+                source: place.held_source(cluster),
             };
             found.push((field, target));
         }
@@ -196,8 +179,7 @@ fn parse_members(cluster: &Cluster, nodes: &[String]) -> Outcome<Vec<MemberChang
 async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
     match target.kind {
         Kind::Partition => objects::change(access, target, change, wait).await,
-        Kind::NodeSet | Kind::ExtraConf => lines::change(access, target, change, wait).await,
-        Kind::Live => Err(unknown(std::slice::from_ref(&target.cluster), &target.name)),
+        _ => lines::change(access, target, change, wait).await,
     }
 }
 

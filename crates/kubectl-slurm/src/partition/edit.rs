@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
 use slurm::conf::{EditError, Key, SettingChange, edit_partition, edit_settings, remove_partition};
 
-use self::fields::{Field, find_field};
+use self::fields::{field_value, find_field};
 use super::members::{MemberChange, Membership, Workers, change_line};
 use super::place::settings_of_line;
 use crate::cluster::Cluster;
@@ -61,20 +61,17 @@ pub(super) fn object_patch(
     let mut spec = Map::new();
     let mut config = partition.spec.config.clone().unwrap_or_default();
     for change in changes {
-        let field = find_field(change.key());
-        let in_config = match (change, &field) {
-            (SettingChange::Set { value, .. }, Some(field)) => {
-                spec.insert(field.name.to_owned(), field.value(value)?);
-                // The field replaces it.
-                SettingChange::Remove {
-                    key: change.key().clone(),
-                }
-            }
-            (SettingChange::Remove { key }, Some(Field { name, .. })) => {
-                spec.insert((*name).to_owned(), Value::Null);
+        // A field replaces the setting in `config`.
+        let in_config = match (find_field(change.key()), change) {
+            (None, change) => change.clone(),
+            (Some(field), SettingChange::Set { key, value }) => {
+                spec.insert(field.name.to_owned(), field_value(field, value)?);
                 SettingChange::Remove { key: key.clone() }
             }
-            (change, None) => change.clone(),
+            (Some(field), SettingChange::Remove { key }) => {
+                spec.insert(field.name.to_owned(), Value::Null);
+                SettingChange::Remove { key: key.clone() }
+            }
         };
         config = edit_settings(&config, &[in_config]).map_err(|error| unwritable(&error))?;
     }

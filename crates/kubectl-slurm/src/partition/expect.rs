@@ -9,9 +9,9 @@ use api::{
 };
 use slurm::conf::Settings;
 
-use crate::cluster::action_word;
-
 use super::place::{is_same_but_for_state, settings_of_line};
+use crate::cluster::action_word;
+use crate::wait::Progress;
 
 /// The condition type of the Controller for a live configuration.
 const CONFIG_APPLIED: &str = "ConfigurationApplied";
@@ -19,16 +19,6 @@ const CONFIG_APPLIED: &str = "ConfigurationApplied";
 const WAITS_FOR_JOBS: &str = "WaitsForJobs";
 /// After this time, an unchanged status is about the change. The operator takes well under a second to handle a change.
 const STALE: Duration = Duration::from_secs(5);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ChangeState {
-    /// How it was applied.
-    Done(String),
-    /// The reason.
-    Waits(String),
-    /// The reason and the remedy.
-    Refused(String),
-}
 
 /// A line that is expected in slurm.conf, or its removal.
 #[derive(Clone, Debug)]
@@ -51,7 +41,7 @@ pub(super) fn judge_line(
     controller: &Controller,
     slurm_conf: Option<&str>,
     waited: Duration,
-) -> ChangeState {
+) -> Progress<String> {
     let status = controller.status.clone().unwrap_or_default();
     let configuration = status.configuration.clone().unwrap_or_default();
     let applied = find(&status.conditions, CONFIG_APPLIED);
@@ -65,55 +55,46 @@ pub(super) fn judge_line(
         _ => false,
     };
     if is_accepted && !unseen && is_live(expected, &configuration) {
-        return ChangeState::Done(how(&configuration));
+        return Progress::Done(how(&configuration));
     }
     if unseen {
-        return ChangeState::Waits("the operator has not handled it yet".to_owned());
+        return Progress::Waits("the operator has not handled it yet".to_owned());
     }
     let held = |configuration: &ConfigurationStatus| {
         let inputs = configuration.held_inputs.clone();
         inputs.into_iter().find(|held| held.source == expected.source)
     };
-    let before = expected
-        .before
-        .status
-        .as_ref()
-        .and_then(|status| status.configuration.clone())
-        .unwrap_or_default();
+    let before = expected.before.configuration().cloned().unwrap_or_default();
     if let Some(now) = held(&configuration).filter(|_| !is_accepted) {
         if now.reason == WAITS_FOR_JOBS {
-            return ChangeState::Waits(now.message);
+            return Progress::Waits(now.message);
         }
         // The same message as before may be about the previous change.
         if held(&before).as_ref() != Some(&now) || waited > STALE {
-            return ChangeState::Refused(now.message);
+            return Progress::Refused(now.message);
         }
-        return ChangeState::Waits(now.message);
+        return Progress::Waits(now.message);
     }
     let retained = find_true(&status.conditions, PARTITION_RETAINED);
     if let Some(retained) = retained.filter(|_| expected.settings.is_none() && accepted.is_some()) {
-        return ChangeState::Waits(retained.message.clone());
+        return Progress::Waits(retained.message.clone());
     }
     // If no input is held, the configuration as a whole may be refused.
     let broken = find_true(&status.conditions, DEGRADED).filter(|_| !is_accepted);
     let refusals = ["ConfigRejected", "InvalidSpec", "BadPartition"];
     match (broken, applied) {
         (Some(broken), _) if refusals.contains(&broken.reason.as_str()) && waited > STALE => {
-            ChangeState::Refused(broken.message.clone())
+            Progress::Refused(broken.message.clone())
         }
-        (_, Some(applied)) if applied.status != ConditionStatus::True => ChangeState::Waits(applied.message.clone()),
-        (_, Some(_)) => ChangeState::Waits("the operator has not started to apply it".to_owned()),
-        (_, None) => ChangeState::Waits("the operator has not reported on the cluster yet; does it run?".to_owned()),
+        (_, Some(applied)) if applied.status != ConditionStatus::True => Progress::Waits(applied.message.clone()),
+        (_, Some(_)) => Progress::Waits("the operator has not started to apply it".to_owned()),
+        (_, None) => Progress::Waits("the operator has not reported on the cluster yet; does it run?".to_owned()),
     }
 }
 
 /// Whether slurmctld runs with the wanted revision, and the status is about the change.
 fn is_live(expected: &ExpectedLine, configuration: &ConfigurationStatus) -> bool {
-    let before = expected
-        .before
-        .status
-        .as_ref()
-        .and_then(|status| status.configuration.as_ref());
+    let before = expected.before.configuration();
     let wanted = configuration.wanted.as_ref().map(|wanted| &wanted.digest);
     let applied = configuration.applied.as_ref().map(|applied| &applied.digest);
     let is_news = before
@@ -143,15 +124,15 @@ fn how(configuration: &ConfigurationStatus) -> String {
 }
 
 /// Judges a Partition object of this generation.
-pub(super) fn judge_object(partition: &Partition) -> ChangeState {
+pub(super) fn judge_object(partition: &Partition) -> Progress<String> {
     let generation = partition.metadata.generation.unwrap_or_default();
     let Some(status) = &partition.status else {
-        return ChangeState::Waits(
+        return Progress::Waits(
             "the operator has not handled it yet; does it run, and does it support Partitions?".to_owned(),
         );
     };
     if status.observed_generation.unwrap_or_default() < generation {
-        return ChangeState::Waits("the operator has not handled it yet".to_owned());
+        return Progress::Waits("the operator has not handled it yet".to_owned());
     }
     let condition = |type_: &str| find(&status.conditions, type_);
     let is_true = |type_: &str| find_true(&status.conditions, type_).is_some();
@@ -163,14 +144,14 @@ pub(super) fn judge_object(partition: &Partition) -> ChangeState {
         let took = applied
             .milliseconds
             .map_or_else(String::new, |time| format!(", {time} ms"));
-        return ChangeState::Done(format!("by {}{took}", applied.way));
+        return Progress::Done(format!("by {}{took}", applied.way));
     }
     let message = condition(READY).map(|ready| ready.message.clone()).unwrap_or_default();
     let refused = condition(READY).is_some_and(|ready| ready.status == ConditionStatus::False) && !is_true(PROGRESSING);
     if refused {
-        return ChangeState::Refused(message);
+        return Progress::Refused(message);
     }
-    ChangeState::Waits(condition(PROGRESSING).map_or(message, |progressing| progressing.message.clone()))
+    Progress::Waits(condition(PROGRESSING).map_or(message, |progressing| progressing.message.clone()))
 }
 
 /// Returns why an object that is being deleted still exists.
@@ -249,9 +230,9 @@ mod tests {
         ] {
             let judged = judge_line(&expected(before.clone()), &controller(status), Some(conf), waited);
             let said = match judged {
-                ChangeState::Done(how) => format!("done {how}"),
-                ChangeState::Waits(why) => format!("waits {why}"),
-                ChangeState::Refused(why) => format!("refused {why}"),
+                Progress::Done(how) => format!("done {how}"),
+                Progress::Waits(why) => format!("waits {why}"),
+                Progress::Refused(why) => format!("refused {why}"),
             };
             assert!(said.starts_with(verdict), "{what}: {said}");
         }
@@ -260,11 +241,11 @@ mod tests {
         let still = controller(revision("old", "old", &held));
         assert!(matches!(
             judge_line(&expected, &still, Some(""), soon),
-            ChangeState::Waits(_)
+            Progress::Waits(_)
         ));
         assert!(matches!(
             judge_line(&expected, &still, Some(""), late),
-            ChangeState::Refused(_)
+            Progress::Refused(_)
         ));
     }
 
@@ -276,8 +257,8 @@ mod tests {
             let now = controller(revision("same", "same", held));
             judge_line(&expected, &now, Some(LINE), Duration::ZERO)
         };
-        assert!(matches!(judge(&json!([])), ChangeState::Done(_)));
-        assert!(matches!(judge(&held), ChangeState::Waits(_)));
+        assert!(matches!(judge(&json!([])), Progress::Done(_)));
+        assert!(matches!(judge(&held), Progress::Waits(_)));
     }
 
     #[test]
@@ -287,11 +268,11 @@ mod tests {
         let now = controller(revision("new", "new", &json!([])));
         assert!(matches!(
             judge_line(&gone, &now, Some(LINE), Duration::ZERO),
-            ChangeState::Waits(_)
+            Progress::Waits(_)
         ));
         assert!(matches!(
             judge_line(&gone, &now, Some("A=1\n"), Duration::ZERO),
-            ChangeState::Done(_)
+            Progress::Done(_)
         ));
     }
 
@@ -310,7 +291,7 @@ mod tests {
         let applied = json!({ "generation": 3, "time": "", "way": "Rpc", "milliseconds": 4 });
         assert_eq!(
             judge(json!({ "observedGeneration": 3, "applied": applied, "conditions": [condition("Ready", "True")] })),
-            ChangeState::Done("by Rpc, 4 ms".into())
+            Progress::Done("by Rpc, 4 ms".into())
         );
         for waits in [
             json!({}),
@@ -318,13 +299,13 @@ mod tests {
             json!({ "observedGeneration": 3, "conditions": [condition("Ready", "True")] }),
             json!({ "observedGeneration": 3, "conditions": [condition("Ready", "False"), condition("Progressing", "True")] }),
         ] {
-            assert!(matches!(judge(waits.clone()), ChangeState::Waits(_)), "{waits}");
+            assert!(matches!(judge(waits.clone()), Progress::Waits(_)), "{waits}");
         }
         assert_eq!(
             judge(
                 json!({ "observedGeneration": 3, "conditions": [condition("Ready", "False"), condition("Progressing", "False")] })
             ),
-            ChangeState::Refused("why".into())
+            Progress::Refused("why".into())
         );
     }
 }

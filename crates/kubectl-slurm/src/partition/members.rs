@@ -11,7 +11,9 @@ use crate::failure::{Failure, Outcome};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MemberChange {
     pub(crate) sign: Sign,
-    pub(crate) members: Vec<Member>,
+    /// By the names of the objects.
+    pub(crate) node_sets: Vec<String>,
+    pub(crate) nodes: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +22,6 @@ pub(crate) enum Sign {
     Remove,
     /// Replaces all members.
     Replace,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Member {
-    /// By the name of the object.
-    NodeSet(String),
-    Node(String),
 }
 
 /// The nodes of the NodeSets.
@@ -63,22 +58,22 @@ pub(crate) fn parse_change(cluster: &Cluster, text: &str) -> Outcome<MemberChang
         Some(("-", list)) => (Sign::Remove, list),
         _ => (Sign::Replace, text),
     };
-    let mut members = Vec::new();
+    let (mut node_sets, mut nodes) = (Vec::new(), Vec::new());
     for item in split_items(list) {
         if let Some(set) = cluster.node_set(item) {
-            members.push(Member::NodeSet(set.name_any()));
+            node_sets.push(set.name_any());
             continue;
         }
-        let nodes = Hostlist::parse(item)
+        let list = Hostlist::parse(item)
             .map_err(|error| Failure::usage(format!("--nodes {text}: {error}; write nodes as in node[005-010]")))?;
-        members.extend(nodes.names().map(Member::Node));
+        nodes.extend(list.names());
     }
-    if members.is_empty() {
+    if node_sets.is_empty() && nodes.is_empty() {
         return Err(Failure::usage(format!(
             "--nodes {text:?} names nothing; give NodeSets or nodes, as in +node[005-010]"
         )));
     }
-    Ok(MemberChange { sign, members })
+    Ok(MemberChange { sign, node_sets, nodes })
 }
 
 /// Splits at commas outside of brackets.
@@ -113,8 +108,8 @@ impl Membership {
             self.node_sets.clear();
             self.nodes.clear();
         }
-        let nodes: Vec<&str> = change.members.iter().filter_map(Member::node).collect();
-        for set in change.members.iter().filter_map(Member::node_set) {
+        let nodes: Vec<&str> = change.nodes.iter().map(String::as_str).collect();
+        for set in &change.node_sets {
             self.change_set(cluster, change.sign, set)?;
         }
         if change.sign == Sign::Remove {
@@ -185,22 +180,6 @@ impl Membership {
     }
 }
 
-impl Member {
-    fn node(&self) -> Option<&str> {
-        match self {
-            Self::Node(name) => Some(name),
-            Self::NodeSet(_) => None,
-        }
-    }
-
-    fn node_set(&self) -> Option<&str> {
-        match self {
-            Self::NodeSet(name) => Some(name),
-            Self::Node(_) => None,
-        }
-    }
-}
-
 /// Changes `Nodes=` of an extraConf line, which has NodeSets by Slurm's names beside nodes.
 pub(crate) fn change_line(cluster: &Cluster, workers: &Workers, nodes: &str, change: &MemberChange) -> Outcome<String> {
     let slurm_name = |set: &str| {
@@ -216,11 +195,10 @@ pub(crate) fn change_line(cluster: &Cluster, workers: &Workers, nodes: &str, cha
             "its Nodes=ALL means every node; give a list first by --nodes, or create a Partition object, which can exclude nodes (excludeNodes)",
         ));
     }
-    for member in &change.members {
-        let (name, what) = match member {
-            Member::NodeSet(set) => (slurm_name(set), format!("NodeSet {set:?}")),
-            Member::Node(node) => (node.clone(), format!("node {node:?}")),
-        };
+    let sets = change.node_sets.iter();
+    let sets = sets.map(|set| (slurm_name(set), format!("NodeSet {set:?}")));
+    let nodes = change.nodes.iter().map(|node| (node.clone(), format!("node {node:?}")));
+    for (name, what) in sets.chain(nodes) {
         let is_set = |item: &str| cluster.node_sets.iter().any(|set| set.slurm_name() == item);
         let mut holders = items.iter_mut().filter(|item| !is_set(item) || **item == name);
         let holder =

@@ -49,21 +49,42 @@ impl Place<'_> {
         }
     }
 
+    /// The name of the object.
+    pub(crate) fn name(&self, cluster: &Cluster) -> String {
+        match self {
+            Self::Object(partition) => partition.name_any(),
+            Self::NodeSet(set) => set.name_any(),
+            Self::ExtraConf => cluster.name(),
+        }
+    }
+
     /// The object, in kubectl's form.
     pub(crate) fn object(&self, cluster: &Cluster) -> String {
-        match self {
-            Self::Object(partition) => format!("partitions.slinky.slurm.net/{}", partition.name_any()),
-            Self::NodeSet(set) => format!("nodesets.slinky.slurm.net/{}", set.name_any()),
-            Self::ExtraConf => format!("controllers.slinky.slurm.net/{}", cluster.name()),
-        }
+        let kind = match self {
+            Self::Object(_) => "partitions",
+            Self::NodeSet(_) => "nodesets",
+            Self::ExtraConf => "controllers",
+        };
+        format!("{kind}.slinky.slurm.net/{}", self.name(cluster))
     }
 
     /// The field, for people.
     pub(crate) fn field(&self, cluster: &Cluster) -> String {
+        let name = self.name(cluster);
         match self {
-            Self::Object(partition) => format!("Partition {}", partition.name_any()),
-            Self::NodeSet(set) => format!("NodeSet {} spec.partition", set.name_any()),
-            Self::ExtraConf => format!("Controller {} spec.extraConf", cluster.name()),
+            Self::Object(_) => format!("Partition {name}"),
+            Self::NodeSet(_) => format!("NodeSet {name} spec.partition"),
+            Self::ExtraConf => format!("Controller {name} spec.extraConf"),
+        }
+    }
+
+    /// Its name in `heldInputs` of the Controller's status.
+    pub(crate) fn held_source(&self, cluster: &Cluster) -> String {
+        let name = self.name(cluster);
+        match self {
+            Self::Object(_) => format!("Partition {name:?}"),
+            Self::NodeSet(_) => format!("NodeSet {name:?} spec.partition"),
+            Self::ExtraConf => "spec.extraConf".to_owned(),
         }
     }
 }

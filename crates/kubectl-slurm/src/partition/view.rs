@@ -188,30 +188,15 @@ fn readiness_of_line(cluster: &Cluster, name: &str, place: &Place<'_>, wanted: &
         );
         return (true, is_manual.then_some(message));
     }
-    let source = held_source(place);
-    let status = cluster.controller.status.as_ref();
-    let held = status.and_then(|status| status.configuration.as_ref());
-    let held = held.and_then(|configuration| configuration.held_inputs.iter().find(|held| held.source == source));
+    let source = place.held_source(cluster);
+    let configuration = cluster.controller.configuration();
+    let held =
+        configuration.and_then(|configuration| configuration.held_inputs.iter().find(|held| held.source == source));
     let message = held.map_or_else(
         || "slurmctld does not have it yet; see `kubectl slurm config diff`".to_owned(),
         |held| held.message.clone(),
     );
     (false, Some(message))
-}
-
-/// Returns the name of a place in `heldInputs` of the Controller's status.
-pub(super) fn held_source(place: &Place<'_>) -> String {
-    match place {
-        Place::NodeSet(set) => {
-            let name = set.metadata.name.clone().unwrap_or_default();
-            format!("NodeSet {name:?} spec.partition")
-        }
-        Place::ExtraConf => "spec.extraConf".to_owned(),
-        Place::Object(partition) => {
-            let name = partition.metadata.name.clone().unwrap_or_default();
-            format!("Partition {name:?}")
-        }
-    }
 }
 
 fn live_view(live: Option<&Live>, name: &str) -> Option<LiveView> {

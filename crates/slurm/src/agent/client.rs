@@ -56,27 +56,6 @@ pub struct Client {
     options: Options,
 }
 
-/// One request to the agent.
-struct Query {
-    method: Method,
-    path: &'static str,
-    body: Vec<u8>,
-    fence: Option<Fence>,
-    timeout: Duration,
-}
-
-impl Query {
-    fn get(path: &'static str, timeout: Duration) -> Self {
-        Self {
-            method: Method::GET,
-            path,
-            body: Vec::new(),
-            fence: None,
-            timeout,
-        }
-    }
-}
-
 impl Client {
     /// `pod` is the pod's UID: the agent of another pod that was given the same address rejects the request.
     pub fn new(host: Host, address: SocketAddr, pod: impl Into<String>, key: AgentKey, options: Options) -> Self {
@@ -100,11 +79,8 @@ impl Client {
     }
 
     async fn read_status(&self, fence: Option<Fence>) -> Result<Status, Error> {
-        let query = Query {
-            fence,
-            ..Query::get(path::REVISION, self.options.timeout)
-        };
-        parse(&self.send(query).await?)
+        let sent = self.send(Method::GET, path::REVISION, Vec::new(), fence, self.options.timeout);
+        parse(&sent.await?)
     }
 
     /// Returns when slurmctld runs the revision, has refused it, or takes longer than the agent waits.
@@ -123,19 +99,11 @@ impl Client {
         revision: &Revision,
         fence: Option<Fence>,
     ) -> Result<T, Error> {
-        let body = revision.to_bundle().map_err(|error| {
-            Error::Refused(Refusal::Malformed {
-                detail: error.to_string(),
-            })
-        })?;
-        let response = self.send(Query {
-            method: Method::PUT,
-            path,
-            body,
-            fence,
-            timeout: self.options.push_timeout,
-        });
-        parse(&response.await?)
+        let body = revision
+            .to_bundle()
+            .map_err(|error| Error::Refused(Refusal::malformed(error)))?;
+        let sent = self.send(Method::PUT, path, body, fence, self.options.push_timeout);
+        parse(&sent.await?)
     }
 
     pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<UpdateChannel, Error> {
@@ -161,14 +129,8 @@ impl Client {
             what: "a command",
             source,
         })?;
-        let query = Query {
-            method: Method::POST,
-            path,
-            body,
-            fence: Some(fence),
-            timeout: self.options.slurm_timeout,
-        };
-        self.send(query).await
+        self.send(Method::POST, path, body, Some(fence), self.options.slurm_timeout)
+            .await
     }
 
     pub async fn reservations(&self) -> Result<Answer<Vec<Reservation>>, Error> {
@@ -205,24 +167,22 @@ impl Client {
 
     /// Returns the JSON output of one of Slurm's programs in the pod.
     async fn get<T: Payload>(&self, path: &'static str) -> Result<Answer<T>, Error> {
-        let query = Query::get(path, self.options.slurm_timeout);
-        decode(&self.send(query).await?).map_err(|error| match error {
-            DecodeError::Complaints(_) => Error::Refused(Refusal::Slurm {
-                detail: error.to_string(),
-            }),
+        let sent = self.send(Method::GET, path, Vec::new(), None, self.options.slurm_timeout);
+        decode(&sent.await?).map_err(|error| match error {
+            DecodeError::Complaints(_) => Error::Refused(Refusal::slurm(error)),
             DecodeError::Json(_) | DecodeError::Missing(_) => Error::Transport(transport::Error::invalid(error)),
         })
     }
 
     /// Returns the body of a successful response that is proven to be the agent's.
-    async fn send(&self, query: Query) -> Result<Bytes, Error> {
-        let Query {
-            method,
-            path,
-            body,
-            fence,
-            timeout,
-        } = query;
+    async fn send(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Vec<u8>,
+        fence: Option<Fence>,
+        timeout: Duration,
+    ) -> Result<Bytes, Error> {
         let subject = Request {
             method: method.as_str(),
             path,

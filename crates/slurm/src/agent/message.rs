@@ -331,6 +331,28 @@ pub enum Refusal {
     Unknown,
 }
 
+impl Refusal {
+    pub fn token(detail: impl fmt::Display) -> Self {
+        let detail = detail.to_string();
+        Self::Token { detail }
+    }
+
+    pub fn malformed(detail: impl fmt::Display) -> Self {
+        let detail = detail.to_string();
+        Self::Malformed { detail }
+    }
+
+    pub fn slurm(detail: impl fmt::Display) -> Self {
+        let detail = detail.to_string();
+        Self::Slurm { detail }
+    }
+
+    pub fn failed(detail: impl fmt::Display) -> Self {
+        let detail = detail.to_string();
+        Self::Failed { detail }
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -8,10 +8,7 @@ use super::configuration::{ConfFile, Configuration};
 use super::diff::{Change, Difference, RecordChange};
 use super::document::Document;
 use super::file::FileKind;
-use super::keys::{
-    ACCT_GATHER_MEASURED, CGROUP_PAGE, GRES_PAGE, JOB_CONTAINER_PAGE, KeySpec, NODE_SETS, NODES, Needs, Place,
-    TOPOLOGY_PAGE,
-};
+use super::keys::{Needs, Place};
 use super::line::{Content, Setting};
 use super::record::RecordKind;
 
@@ -24,12 +21,8 @@ pub struct Changes {
 pub struct Part {
     pub subject: Subject,
     pub needs: Needs,
-    /// The source of the need: a manual page, or a measurement.
-    pub documented: &'static str,
     /// Whether it can terminate running jobs.
     pub can_abort_jobs: bool,
-    /// Whether a running cluster cannot change it at all.
-    pub identity: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +51,11 @@ pub enum Event {
 impl Changes {
     pub fn between(old: &Configuration, new: &Configuration) -> Self {
         let difference = Difference::between(&old.slurm_conf_document(), &new.slurm_conf_document());
-        let mut parts: Vec<Part> = difference.globals.iter().map(global_part).collect();
+        let global = |change: &Change| {
+            let key = change.key.to_string();
+            changed_part(Subject::Global { key }, Place::Global, change)
+        };
+        let mut parts: Vec<Part> = difference.globals.iter().map(global).collect();
         for (kind, changes) in [
             (RecordKind::Partition, &difference.partitions),
             (RecordKind::NodeSet, &difference.node_sets),
@@ -109,41 +106,16 @@ impl fmt::Display for Subject {
     }
 }
 
-const UNKNOWN_KEY: &str = "an unknown key; a reconfigure makes all of slurm.conf live";
-
-fn part(subject: Subject, needs: Needs, documented: &'static str) -> Part {
+fn changed_part(subject: Subject, place: Place, change: &Change) -> Part {
+    let spec = place.find(&change.key);
+    let last = |values: &[String]| values.last().cloned();
+    let (old, new) = (last(&change.old), last(&change.new));
     Part {
         subject,
-        needs,
-        documented,
-        can_abort_jobs: false,
-        identity: false,
+        // A reconfigure makes all of slurm.conf live, unknown keys too.
+        needs: spec.map_or(Needs::Reconfigure, |spec| spec.needs_for(new.as_deref())),
+        can_abort_jobs: spec.is_some_and(|spec| spec.can_abort_jobs(old.as_deref(), new.as_deref())),
     }
-}
-
-fn part_of_key(subject: Subject, spec: Option<&KeySpec>, old: Option<&str>, new: Option<&str>) -> Part {
-    match spec {
-        Some(spec) => Part {
-            subject,
-            needs: spec.needs_for(new),
-            documented: spec.documented,
-            can_abort_jobs: spec.can_abort_jobs(old, new),
-            identity: spec.identity,
-        },
-        None => part(subject, Needs::Reconfigure, UNKNOWN_KEY),
-    }
-}
-
-fn last(values: &[String]) -> Option<&str> {
-    values.last().map(String::as_str)
-}
-
-fn global_part(change: &Change) -> Part {
-    let subject = Subject::Global {
-        key: change.key.to_string(),
-    };
-    let spec = Place::Global.find(&change.key);
-    part_of_key(subject, spec, last(&change.old), last(&change.new))
 }
 
 fn record_parts(kind: RecordKind, change: &RecordChange) -> Vec<Part> {
@@ -157,46 +129,36 @@ fn record_parts(kind: RecordKind, change: &RecordChange) -> Vec<Part> {
         RecordChange::Changed { changes, .. } => changes
             .iter()
             .map(|change| {
-                let event = Event::Changed {
-                    key: change.key.to_string(),
-                };
-                part_of_key(
-                    subject(event),
-                    place.find(&change.key),
-                    last(&change.old),
-                    last(&change.new),
-                )
+                let key = change.key.to_string();
+                changed_part(subject(Event::Changed { key }), place, change)
             })
             .collect(),
         RecordChange::Added { settings, .. } => {
-            let (least, documented) = whole_record(kind);
             // A key that an RPC cannot change, it cannot set on a new partition either.
             let needs = settings
                 .keys()
                 .map(|key| place.find(key).map_or(Needs::Reconfigure, |spec| spec.needs));
-            let needs = needs.fold(least, Needs::max);
-            vec![part(subject(Event::Added), needs, documented)]
-        }
-        RecordChange::Removed { .. } => {
-            let (needs, documented) = whole_record(kind);
-            let jobs_depend_on_it = matches!(kind, RecordKind::Partition | RecordKind::Node);
             vec![Part {
-                can_abort_jobs: jobs_depend_on_it,
-                ..part(subject(Event::Removed), needs, documented)
+                subject: subject(Event::Added),
+                needs: needs.fold(whole_record(kind), Needs::max),
+                can_abort_jobs: false,
             }]
         }
+        RecordChange::Removed { .. } => vec![Part {
+            subject: subject(Event::Removed),
+            needs: whole_record(kind),
+            can_abort_jobs: matches!(kind, RecordKind::Partition | RecordKind::Node),
+        }],
     }
 }
 
 /// Returns the need of adding or removing a whole record.
-const fn whole_record(kind: RecordKind) -> (Needs, &'static str) {
+const fn whole_record(kind: RecordKind) -> Needs {
     match kind {
-        RecordKind::Partition => (
-            Needs::PartitionRpc,
-            "measured: CREATE_PARTITION and DELETE_PARTITION; a reconfigure would end the jobs of one that is gone",
-        ),
-        RecordKind::NodeSet => (Needs::Reconfigure, NODE_SETS),
-        RecordKind::Node | RecordKind::DownNodes => (Needs::Reconfigure, NODES),
+        // Measured: CREATE_PARTITION and DELETE_PARTITION; a reconfigure would end the jobs of one that is gone.
+        RecordKind::Partition => Needs::PartitionRpc,
+        // Measured: no RPC creates or changes a node set.
+        RecordKind::NodeSet | RecordKind::Node | RecordKind::DownNodes => Needs::Reconfigure,
     }
 }
 
@@ -249,29 +211,19 @@ fn uncommon(old: &[Content], new: &[Content]) -> Vec<Setting> {
 /// Returns the need of a changed file, by its kind and by the settings that differ.
 fn file_part(name: &str, settings: &[Setting]) -> Part {
     let kind = FileKind::of_name(name);
-    let (least, documented, can_abort_jobs) = match kind {
-        FileKind::GresConf => (Needs::Reconfigure, GRES_PAGE, true),
-        FileKind::JobContainerConf => (Needs::NodeRestart, JOB_CONTAINER_PAGE, true),
-        FileKind::CgroupConf => (Needs::Reconfigure, CGROUP_PAGE, false),
-        FileKind::TopologyConf | FileKind::TopologyYaml => (Needs::Reconfigure, TOPOLOGY_PAGE, false),
-        FileKind::AcctGatherConf => (Needs::Reconfigure, ACCT_GATHER_MEASURED, false),
-        FileKind::SlurmConf | FileKind::PlugstackConf | FileKind::Other => (
-            Needs::Reconfigure,
-            "measured: a reconfigure hands all files to the nodes",
-            false,
-        ),
+    let (least, can_abort_jobs) = match kind {
+        FileKind::GresConf => (Needs::Reconfigure, true),
+        // job_container.conf(5), NOTES: a reconfigure is not enough, and running jobs suffer.
+        FileKind::JobContainerConf => (Needs::NodeRestart, true),
+        // Measured: a reconfigure hands all files to the nodes.
+        _ => (Needs::Reconfigure, false),
     };
-    let greatest = settings
+    let known = settings
         .iter()
-        .filter_map(|setting| Place::File(kind).find(&setting.key))
-        .max_by_key(|spec| spec.needs);
-    let (needs, documented) = match greatest {
-        Some(spec) if spec.needs > least => (spec.needs, spec.documented),
-        _ => (least, documented),
-    };
-    let subject = Subject::File { name: name.to_owned() };
+        .filter_map(|setting| Place::File(kind).find(&setting.key));
     Part {
+        subject: Subject::File { name: name.to_owned() },
+        needs: known.map(|spec| spec.needs).fold(least, Needs::max),
         can_abort_jobs,
-        ..part(subject, needs, documented)
     }
 }

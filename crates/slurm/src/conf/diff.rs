@@ -56,20 +56,6 @@ impl Difference {
             unreadable: !unreadable_texts(old).eq(unreadable_texts(new)),
         }
     }
-
-    /// Whether both files mean the same to Slurm. Their bytes may still differ, and with them Slurm's own hash.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Whether only partitions changed, so that no reconfigure is needed.
-    pub fn only_partitions(&self) -> bool {
-        let rest = Self {
-            partitions: Vec::new(),
-            ..self.clone()
-        };
-        !self.partitions.is_empty() && rest.is_empty()
-    }
 }
 
 fn unreadable_texts(document: &Document) -> impl Iterator<Item = &Content> {

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::document::Document;
 use super::key::Key;
-use super::line::{Content, Line, Setting, is_space, parse_setting, without_comment};
+use super::line::{Content, Line, Setting, is_space, parse_setting, quoted, without_comment};
 use super::record::{Record, RecordKind};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,11 +172,7 @@ fn render(key: &Key, value: &str) -> Result<String, EditError> {
     if value.contains(|c: char| matches!(c, '"' | '\\' | '#') || (c.is_control() && c != '\t')) {
         return Err(EditError::Value(value.to_owned()));
     }
-    if value.is_empty() || value.contains(is_space) {
-        Ok(format!("{key}=\"{value}\""))
-    } else {
-        Ok(format!("{key}={value}"))
-    }
+    Ok(format!("{key}={}", quoted(value)))
 }
 
 #[cfg(test)]

@@ -174,6 +174,15 @@ fn parse_value(text: &str) -> Option<(&str, &str)> {
     (!value.is_empty()).then_some((value, after))
 }
 
+/// A value as a line has it: in quotes if it is empty or has spaces.
+pub(super) fn quoted(value: &str) -> String {
+    if value.is_empty() || value.contains(is_space) {
+        format!("\"{value}\"")
+    } else {
+        value.to_owned()
+    }
+}
+
 /// C's `isspace`, not Unicode's notion of it.
 pub(super) fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')

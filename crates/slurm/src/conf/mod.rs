@@ -11,7 +11,6 @@
 //!
 //! Everything is pure; nothing here opens a file.
 
-mod cgroup_conf;
 mod changes;
 mod check;
 mod configuration;
@@ -23,7 +22,6 @@ mod hash;
 mod key;
 pub mod keys;
 mod line;
-mod merge;
 mod plugstack;
 mod record;
 mod scratch;
@@ -31,7 +29,6 @@ mod slurm_conf;
 mod slurmdbd_conf;
 mod topology_yaml;
 
-pub use cgroup_conf::render_cgroup_conf;
 pub use changes::{Changes, Event, Part, Subject};
 pub use check::{Known, Problem, Severity, check, qos_in_database};
 pub use configuration::{BadInclude, BadIncludeReason, ConfFile, Configuration, Located};
@@ -41,13 +38,12 @@ pub use edit::{EditError, SettingChange, edit_partition, edit_settings, remove_p
 pub use file::{DIRECTORY, FileKind};
 pub use key::Key;
 pub use line::{Content, Line, Setting};
-pub use merge::merge_options;
 pub use plugstack::{Plugstack, PlugstackEntry, PlugstackLine};
 pub use record::{Record, RecordKind, Settings};
 pub use scratch::{Scratch, render_scratch, undefined_nodes};
 pub use slurm_conf::{
     AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT,
-    SlurmConf, SlurmctldHost, render_external_slurm_conf, render_slurm_conf,
+    SlurmConf, SlurmctldHost, render_cgroup_conf, render_external_slurm_conf, render_slurm_conf,
 };
 pub use slurmdbd_conf::{SlurmdbdConf, Storage, Unwritable, render_slurmdbd_conf};
 pub use topology_yaml::{TopologyYaml, YamlError};

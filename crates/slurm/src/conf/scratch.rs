@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::configuration::Configuration;
 use super::file::DIRECTORY;
 use super::key::Key;
-use super::line::{Content, Line, Setting, is_space};
+use super::line::{Content, Line, Setting, is_space, quoted};
 use super::record::{Record, RecordKind};
 use crate::hostlist::Hostlist;
 
@@ -216,11 +216,7 @@ fn render_settings(settings: &[Setting]) -> String {
             let operator = setting.operator.map(String::from).unwrap_or_default();
             // Slurm removes escapes before it handles quotes.
             let value = setting.value.replace('\\', "\\\\").replace('#', "\\#");
-            if value.is_empty() || value.contains(is_space) {
-                format!("{}{operator}=\"{value}\"", setting.key)
-            } else {
-                format!("{}{operator}={value}", setting.key)
-            }
+            format!("{}{operator}={}", setting.key, quoted(&value))
         })
         .collect();
     words.join(" ")

@@ -6,8 +6,7 @@
 use std::ops::RangeInclusive;
 
 use super::document::Document;
-use super::line::is_space;
-use super::merge::merge_options;
+use super::line::{is_space, quoted};
 
 pub const SLURMCTLD_PORT: u16 = 6817;
 pub const SLURMD_PORT: u16 = 6818;
@@ -257,12 +256,34 @@ pub(super) fn render_merged(text: &mut Text, extra: &str, required: &[(&str, &[&
         text.section("MERGED CONFIG");
     }
     for (key, value) in merged {
-        if value.contains(is_space) {
-            text.set(key, format!("\"{value}\""));
-        } else {
-            text.set(key, value);
-        }
+        text.set(key, quoted(&value));
     }
+}
+
+/// Merges a user's comma-separated options with the required ones, which take precedence: the last line of a key is effective, so
+/// the user's would override the operator's. The result is sorted, so that it does not depend on the user's order. The user's
+/// spelling is kept, since options may have paths.
+fn merge_options(required: &[&str], user: &str) -> String {
+    let is_required = |option: &str| required.iter().any(|own| name(own).eq_ignore_ascii_case(name(option)));
+    let mut options = required.to_vec();
+    options.extend(
+        user.split(',')
+            .map(|option| option.trim_matches(is_space))
+            .filter(|o| !o.is_empty() && !is_required(o)),
+    );
+    options.sort_unstable();
+    options.dedup_by(|a, b| a.eq_ignore_ascii_case(b));
+    options.join(",")
+}
+
+fn name(option: &str) -> &str {
+    option.split_once('=').map_or(option, |(name, _)| name)
+}
+
+/// Returns the cgroup.conf of a cluster whose user provides none.
+pub fn render_cgroup_conf() -> String {
+    // A container has no systemd that could create scopes.
+    "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n".to_owned()
 }
 
 #[derive(Default)]
@@ -293,5 +314,27 @@ impl Text {
         for file in files {
             self.set(key, format!("{directory}{file}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::merge_options;
+
+    #[test]
+    fn options_of_both_are_sorted() {
+        assert_eq!(merge_options(&["bar", "baz"], "fizz,buzz"), "bar,baz,buzz,fizz");
+        assert_eq!(merge_options(&["bar", "Thing"], "bar,Overlap"), "Overlap,Thing,bar");
+    }
+
+    #[test]
+    fn the_required_value_of_an_option_takes_precedence() {
+        assert_eq!(merge_options(&["overlap=0"], "overlap=1"), "overlap=0");
+        assert_eq!(merge_options(&["overlap=0"], "OVERLAP"), "overlap=0");
+    }
+
+    #[test]
+    fn a_path_keeps_its_case_and_empty_options_are_dropped() {
+        assert_eq!(merge_options(&["a"], ",jwks=/Etc/K.json,, ,b"), "a,b,jwks=/Etc/K.json");
     }
 }

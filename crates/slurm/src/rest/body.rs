@@ -1,7 +1,11 @@
-//! The JSON body of a request to slurmrestd. Fields that are not set are absent, which means "unchanged".
+//! The JSON bodies of requests to slurmrestd. Fields that are not set are absent, which means "unchanged".
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+use crate::describe::{NodeDescription, SingleLine};
+use crate::number::Number;
+use crate::reservation::ReservationRequest;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Body(Map<String, Value>);
@@ -19,5 +23,132 @@ impl Body {
             object = inner;
         }
         object.insert((*last).to_owned(), value.into());
+    }
+}
+
+/// The states that a node can be set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum NodeCommand {
+    Drain,
+    /// Lifts a drain and leaves the rest of the state unchanged.
+    Undrain,
+    /// Also returns a node that is down to service.
+    Resume,
+    /// Terminates its jobs.
+    Down,
+}
+
+/// A change of one node. Fields that are not set stay unchanged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeUpdate(Body);
+
+impl NodeUpdate {
+    /// `None` keeps the present reason.
+    pub fn drain(reason: Option<&str>) -> Self {
+        Self::command(NodeCommand::Drain, reason)
+    }
+
+    pub fn undrain() -> Self {
+        Self::command(NodeCommand::Undrain, None)
+    }
+
+    pub fn resume() -> Self {
+        Self::command(NodeCommand::Resume, None)
+    }
+
+    /// `None` keeps the present reason.
+    pub fn down(reason: Option<&str>) -> Self {
+        Self::command(NodeCommand::Down, reason)
+    }
+
+    pub fn describe(description: &NodeDescription) -> Self {
+        let NodeDescription {
+            comment,
+            extra,
+            features,
+            topology,
+            address,
+        } = description;
+        // slurmrestd takes an empty list for "unchanged", and one empty name for "none".
+        let names = |lines: &[SingleLine]| if lines.is_empty() { json!([""]) } else { json!(lines) };
+        let mut body = Body::default();
+        body.set(["comment"], comment.as_ref().map(SingleLine::as_str));
+        body.set(["extra"], extra.as_ref().map(SingleLine::as_str));
+        let available = features.as_ref().map(|features| names(&features.available));
+        body.set(["features"], available);
+        let active = features.as_ref().map(|features| names(&features.active));
+        body.set(["features_act"], active);
+        body.set(["topology_str"], topology.as_ref().map(SingleLine::as_str));
+        body.set(["address"], address.as_ref().map(|address| json!([address])));
+        Self(body)
+    }
+
+    fn command(command: NodeCommand, reason: Option<&str>) -> Self {
+        let mut body = Body::default();
+        body.set(["state"], Some(json!([command])));
+        body.set(["reason"], reason);
+        Self(body)
+    }
+}
+
+/// Returns the body of `POST reservation`.
+pub(super) fn render_reservation(request: &ReservationRequest) -> Body {
+    let ReservationRequest {
+        name,
+        start,
+        minutes,
+        nodes,
+        users,
+        flags,
+    } = request;
+    let number = |number: Option<u64>| number.map(|number| json!(Number::Finite(number)));
+    let list = |lines: &[SingleLine]| (!lines.is_empty()).then(|| json!(lines));
+    let mut body = Body::default();
+    body.set(["name"], Some(name.as_str()));
+    body.set(["start_time"], number(*start));
+    body.set(["duration"], number(minutes.map(u64::from)));
+    body.set(["node_list"], list(nodes));
+    body.set(["users"], list(users));
+    body.set(["flags"], list(flags));
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::NodeFeatures;
+
+    #[test]
+    fn a_description_changes_only_what_it_has() {
+        let line = |text: &str| SingleLine::new(text).unwrap();
+        for (description, json) in [
+            (NodeDescription::default(), "{}"),
+            (
+                NodeDescription {
+                    topology: Some(line("")),
+                    ..NodeDescription::default()
+                },
+                r#"{"topology_str":""}"#,
+            ),
+            (
+                NodeDescription {
+                    comment: Some(line("c")),
+                    extra: Some(line("e")),
+                    features: Some(NodeFeatures {
+                        available: vec![line("a"), line("k8s/b")],
+                        active: vec![],
+                    }),
+                    topology: None,
+                    address: Some(line("10.0.0.1")),
+                },
+                r#"{"comment":"c","extra":"e","features":["a","k8s/b"],"features_act":[""],"address":["10.0.0.1"]}"#,
+            ),
+        ] {
+            assert_eq!(
+                serde_json::to_string(&NodeUpdate::describe(&description)).unwrap(),
+                json
+            );
+        }
     }
 }

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -6,13 +7,11 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, Response, StatusCode, header};
 use serde::Serialize;
 
+use super::body::{NodeUpdate, render_reservation};
 use super::error::Error;
-use super::node_update::NodeUpdate;
 use super::observation::{Observation, Process};
-use super::reservation_update::render_reservation;
-use super::version::ApiVersion;
 use crate::answer::{
-    Answer, DecodeError, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, Warning, decode, decode_empty,
+    Answer, DecodeError, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, decode, decode_empty,
 };
 use crate::job::{Job, JobHandle};
 use crate::node::Node;
@@ -30,6 +29,28 @@ const SLURMDB: &str = "slurmdb";
 const ALREADY_DONE: i64 = 2021;
 /// `ESLURM_JOB_PENDING`.
 const JOB_PENDING: i64 = 2024;
+
+/// The supported versions of Slurm's data parser, in the order in which they are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ApiVersion {
+    /// Slurm 26.05.
+    V45,
+    /// Slurm 25.11 and 26.05.
+    V44,
+}
+
+impl ApiVersion {
+    pub const ALL: [Self; 2] = [Self::V45, Self::V44];
+}
+
+impl fmt::Display for ApiVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V45 => "v0.0.45",
+            Self::V44 => "v0.0.44",
+        })
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -102,7 +123,6 @@ impl Client {
             .ok_or(Error::NotFound { what })?;
         Ok(Answer {
             value: node,
-            warnings: answer.warnings,
             release: answer.release,
         })
     }
@@ -131,7 +151,7 @@ impl Client {
         match written.await {
             // A missing partition is created, so the error is about its nodes.
             Err(Error::NotFound { .. }) => Err(unknown_nodes()),
-            answer => answer.map(drop),
+            answer => answer,
         }
     }
 
@@ -140,7 +160,7 @@ impl Client {
         self.needs_v45("delete partitions").await?;
         let path = format!("partition/{}", path_segment(name)?);
         let what = format!("partition {name:?}");
-        self.command(Method::DELETE, &path, None, &what).await.map(drop)
+        self.command(Method::DELETE, &path, None, &what).await
     }
 
     /// Returns the QOS of the accounting database. An error without a database.
@@ -182,17 +202,16 @@ impl Client {
         Observation::read(process, self.nodes(), self.jobs()).await
     }
 
-    /// Returns warnings, which alone name the fields that Slurm did not understand.
-    pub async fn update_node(&self, name: &str, update: &NodeUpdate) -> Result<Vec<Warning>, Error> {
+    pub async fn update_node(&self, name: &str, update: &NodeUpdate) -> Result<(), Error> {
         self.command_node(Method::POST, name, Some(body_of(update)?)).await
     }
 
     /// Removes the record of a dynamic node. Slurm refuses while a job runs there, but not while one is suspended.
-    pub async fn delete_node(&self, name: &str) -> Result<Vec<Warning>, Error> {
+    pub async fn delete_node(&self, name: &str) -> Result<(), Error> {
         self.command_node(Method::DELETE, name, None).await
     }
 
-    async fn command_node(&self, method: Method, node: &str, body: Option<Vec<u8>>) -> Result<Vec<Warning>, Error> {
+    async fn command_node(&self, method: Method, node: &str, body: Option<Vec<u8>>) -> Result<(), Error> {
         let path = format!("node/{}", path_segment(node)?);
         self.command(method, &path, body, &format!("node {node:?}")).await
     }
@@ -225,7 +244,7 @@ impl Client {
     }
 
     /// Creates a reservation, or changes the existing one.
-    pub async fn reserve(&self, request: &ReservationRequest) -> Result<Vec<Warning>, Error> {
+    pub async fn reserve(&self, request: &ReservationRequest) -> Result<(), Error> {
         let body = body_of(&render_reservation(request))?;
         let what = format!("reservation {:?}", request.name.as_str());
         let answer = self.command(Method::POST, "reservation", Some(body), &what).await;
@@ -236,22 +255,15 @@ impl Client {
         })
     }
 
-    pub async fn unreserve(&self, name: &ReservationName) -> Result<Vec<Warning>, Error> {
+    pub async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
         let path = format!("reservation/{}", path_segment(name.as_str())?);
         let what = format!("reservation {:?}", name.as_str());
         self.command(Method::DELETE, &path, None, &what).await
     }
 
-    async fn command(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Vec<u8>>,
-        what: &str,
-    ) -> Result<Vec<Warning>, Error> {
+    async fn command(&self, method: Method, path: &str, body: Option<Vec<u8>>, what: &str) -> Result<(), Error> {
         let reply = self.request(SLURM, method, path, body).await?;
-        let answer = self.accept(reply.status(), what, decode_empty(reply.body()))?;
-        Ok(answer.warnings)
+        self.accept(reply.status(), what, decode_empty(reply.body())).map(drop)
     }
 
     async fn get<T: Payload>(&self, path: &str, what: &str) -> Result<Answer<T>, Error> {

@@ -5,15 +5,11 @@
 mod body;
 mod client;
 mod error;
-mod node_update;
 mod observation;
 mod partition_commands;
 mod partition_update;
-mod reservation_update;
-mod version;
 
-pub use client::{Client, Options};
+pub use body::{NodeCommand, NodeUpdate};
+pub use client::{ApiVersion, Client, Options};
 pub use error::Error;
-pub use node_update::{NodeCommand, NodeUpdate};
 pub use observation::{Observation, Process};
-pub use version::ApiVersion;

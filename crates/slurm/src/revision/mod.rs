@@ -21,7 +21,7 @@ pub struct Revision {
     pub sequence: u64,
     pub controller: ControllerUid,
     pub files: BTreeMap<FileName, File>,
-    /// Partitions whose `State=` in slurm.conf is a manual state: it ends when somebody opens the partition in Slurm. The digest does
+    /// Partitions whose `State=` in slurm.conf is a manual state: it ends when a person opens the partition in Slurm. The digest does
     /// not cover this, and it is not stored in /etc/slurm.
     pub closed_by_hand: BTreeSet<String>,
 }

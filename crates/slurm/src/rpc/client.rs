@@ -30,8 +30,6 @@ const NO_SUCH_VERSION: &[u8; 4] = b"HTTP";
 pub struct Options {
     /// For one request, from connecting to the last byte.
     pub timeout: Duration,
-    /// For a reconfigure, to which slurmctld responds when it is done.
-    pub reconfigure_timeout: Duration,
     /// The version of the first request.
     pub newest: Version,
 }
@@ -41,8 +39,6 @@ impl Default for Options {
         Self {
             // The default of MessageTimeout.
             timeout: Duration::from_secs(10),
-            // slurmctld waits for a minute for a missing Include.
-            reconfigure_timeout: Duration::from_secs(90),
             newest: Version::NEWEST,
         }
     }
@@ -82,8 +78,7 @@ impl Client {
     /// Returns the files slurmctld serves to nodes. After a failed reconfigure they can differ from those it runs with, which
     /// [`live_conf`](Self::live_conf) shows.
     pub async fn served_files(&self) -> Result<Vec<ServedFile>, Error> {
-        let request = |_| config::pack_request();
-        let response = self.request(MessageType::CONFIG, self.options.timeout, request).await?;
+        let response = self.request(MessageType::CONFIG, |_| config::pack_request()).await?;
         let body = response.body_of(MessageType::RESPONSE_CONFIG)?;
         Ok(config::unpack_served_files(body)?)
     }
@@ -91,7 +86,7 @@ impl Client {
     /// Returns the process of slurmctld and the hash of the slurm.conf it runs with.
     pub async fn live_conf(&self) -> Result<ServedConf, Error> {
         let request = Frame::new(live_conf::VERSION, MessageType::BUILD_INFO, live_conf::pack_request()?);
-        let response = self.exchange(&request, self.options.timeout).await?;
+        let response = self.exchange(&request).await?;
         let body = response.body_of(MessageType::RESPONSE_BUILD_INFO)?;
         Ok(live_conf::unpack_live_conf(body)?)
     }
@@ -100,18 +95,9 @@ impl Client {
     pub async fn partitions(&self) -> Result<Vec<LivePartition>, Error> {
         let body = partition::pack_request()?;
         let request = Frame::new(partition::LIVE_VERSION, MessageType::PARTITION_INFO, body);
-        let response = self.exchange(&request, self.options.timeout).await?;
+        let response = self.exchange(&request).await?;
         let body = response.body_of(MessageType::RESPONSE_PARTITION_INFO)?;
         Ok(partition::unpack_partitions(body)?)
-    }
-
-    /// Returns when slurmctld runs with the files on its disk.
-    pub async fn reconfigure(&self) -> Result<(), Error> {
-        let limit = self.options.reconfigure_timeout;
-        let response = self
-            .request(MessageType::RECONFIGURE, limit, |_| Ok(Vec::new()))
-            .await?;
-        succeeded(&response)
     }
 
     /// Refused with [`ReturnCode::INVALID_PARTITION_NAME`] also if a partition of that name exists. The next reconfigure removes the
@@ -139,7 +125,7 @@ impl Client {
     pub async fn admin_state(&self, node: &str) -> Result<Option<AdminState>, Error> {
         let body = node_info::pack_request(node)?;
         let request = Frame::new(node_info::VERSION, MessageType::NODE_INFO_SINGLE, body);
-        let response = match self.exchange(&request, self.options.timeout).await {
+        let response = match self.exchange(&request).await {
             Err(Error::Refused { code, .. }) if code == ReturnCode::INVALID_NODE_NAME => return Ok(None),
             response => response?,
         };
@@ -169,7 +155,7 @@ impl Client {
     pub async fn greet_slurmdbd(&self) -> Result<(), Error> {
         let token = self.issuer.token(self.host.now())?;
         let greeting = slurmdbd::pack_greeting(token.secret())?;
-        slurmdbd::read_response(&self.send(&greeting, self.options.timeout).await?)
+        slurmdbd::read_response(&self.send(&greeting).await?)
     }
 
     async fn command(
@@ -177,7 +163,7 @@ impl Client {
         kind: MessageType,
         body: impl Fn(Version) -> Result<Vec<u8>, Unpackable>,
     ) -> Result<(), Error> {
-        succeeded(&self.request(kind, self.options.timeout, body).await?)
+        succeeded(&self.request(kind, body).await?)
     }
 
     /// Sends a request in the version slurmctld last understood, then in older ones. A message that slurmctld cannot read has no
@@ -185,13 +171,12 @@ impl Client {
     async fn request(
         &self,
         kind: MessageType,
-        limit: Duration,
         body: impl Fn(Version) -> Result<Vec<u8>, Unpackable>,
     ) -> Result<Frame, Error> {
         let mut version = self.version();
         loop {
             let request = Frame::new(version, kind, body(version)?);
-            let response = self.exchange(&request, limit).await;
+            let response = self.exchange(&request).await;
             let understood = match &response {
                 Err(Error::Unauthorized(_) | Error::Unsupported) => match version.older() {
                     Some(older) => {
@@ -212,9 +197,9 @@ impl Client {
     }
 
     /// Returns a response that is no refusal.
-    async fn exchange(&self, request: &Frame, limit: Duration) -> Result<Frame, Error> {
+    async fn exchange(&self, request: &Frame) -> Result<Frame, Error> {
         let token = self.issuer.token(self.host.now())?;
-        let response = self.send(&request.pack(token.secret())?, limit).await?;
+        let response = self.send(&request.pack(token.secret())?).await?;
         let response = Frame::unpack(&response)?;
         match return_code(&response)? {
             None | Some((ReturnCode::SUCCESS, _)) => Ok(response),
@@ -227,8 +212,8 @@ impl Client {
     }
 
     /// Returns the bytes of the response behind its length.
-    async fn send(&self, packed: &[u8], limit: Duration) -> Result<Vec<u8>, Error> {
-        within(limit, self.send_and_read(packed)).await
+    async fn send(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {
+        within(self.options.timeout, self.send_and_read(packed)).await
     }
 
     async fn send_and_read(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {

@@ -19,7 +19,6 @@ const SHORTEST_HEADER: usize = 16;
 pub struct MessageType(pub u16);
 
 impl MessageType {
-    pub const RECONFIGURE: Self = Self(1003);
     pub const PING: Self = Self(1008);
     pub const PERSIST_RETURN_CODE: Self = Self(1433);
     pub const BUILD_INFO: Self = Self(2001);

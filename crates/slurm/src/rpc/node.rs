@@ -47,11 +47,11 @@ impl NodeUpdate {
         let mut names = Some(std::mem::take(&mut self.names));
         fields.text(&mut names)?;
         self.names = names.unwrap_or_default();
-        let mut state = self.state.map_or(UNSET_U32, state_number);
-        fields.u32(&mut state)?;
-        self.state = NODE_COMMANDS
-            .into_iter()
-            .find(|command| state_number(*command) == state);
+        let known = STATES.iter().find(|(state, ..)| Some(*state) == self.state);
+        let mut number = known.map_or(UNSET_U32, |(_, number, _)| *number);
+        fields.u32(&mut number)?;
+        let known = STATES.iter().find(|(_, known, _)| *known == number);
+        self.state = known.map(|(state, ..)| *state);
         if version >= Version::V45.wire() {
             // Which of the node's power actions.
             fields.skip(&[Field::Text])?;
@@ -74,6 +74,29 @@ impl NodeUpdate {
         Ok(body.into_bytes())
     }
 
+    /// Returns the arguments of `scontrol update`.
+    pub fn to_scontrol(&self) -> Vec<String> {
+        let state = STATES.iter().find(|(state, ..)| Some(*state) == self.state);
+        let state = state.map(|(.., word)| (*word).to_owned());
+        let weight = self.weight.map(|weight| weight.to_string());
+        let settings = [
+            ("NodeName", Some(&self.names)),
+            ("State", state.as_ref()),
+            ("Reason", self.reason.as_ref()),
+            ("Comment", self.comment.as_ref()),
+            ("Extra", self.extra.as_ref()),
+            ("AvailableFeatures", self.features.as_ref()),
+            ("ActiveFeatures", self.active_features.as_ref()),
+            ("Topology", self.topology.as_ref()),
+            ("NodeAddr", self.address.as_ref()),
+            ("Weight", weight.as_ref()),
+        ];
+        let given = settings.into_iter();
+        given
+            .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
+            .collect()
+    }
+
     /// Reads a request, for a test that acts as slurmctld.
     pub fn unpack(version: u16, body: &[u8]) -> Result<Self, Malformed> {
         let mut update = Self::default();
@@ -91,21 +114,13 @@ pub(super) fn pack_line(version: Version, line: &str) -> Result<Vec<u8>, Unpacka
     node.pack(version)
 }
 
-const NODE_COMMANDS: [NodeCommand; 4] = [
-    NodeCommand::Down,
-    NodeCommand::Undrain,
-    NodeCommand::Resume,
-    NodeCommand::Drain,
+/// The states that a node can be set to: the number in a message, and the word of scontrol.
+const STATES: [(NodeCommand, u32, &str); 4] = [
+    (NodeCommand::Down, 1, "DOWN"),
+    (NodeCommand::Undrain, 0x40, "UNDRAIN"),
+    (NodeCommand::Resume, 0x100, "RESUME"),
+    (NodeCommand::Drain, 0x200, "DRAIN"),
 ];
-
-const fn state_number(command: NodeCommand) -> u32 {
-    match command {
-        NodeCommand::Down => 1,
-        NodeCommand::Undrain => 0x40,
-        NodeCommand::Resume => 0x100,
-        NodeCommand::Drain => 0x200,
-    }
-}
 
 #[cfg(test)]
 mod tests {

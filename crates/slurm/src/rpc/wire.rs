@@ -32,6 +32,25 @@ pub(super) const UNSET_U16: u16 = 0xfffe;
 pub(super) const UNSET_U32: u32 = 0xffff_fffe;
 pub(super) const UNSET_U64: u64 = 0xffff_ffff_ffff_fffe;
 
+/// A number, and one that may have no value.
+macro_rules! numbers {
+    ($($type:ident, $optional:ident: $unset:ident;)+) => {$(
+        fn $type(&mut self, value: &mut $type) -> Result<(), Self::Error> {
+            let mut bytes = value.to_be_bytes();
+            self.array(&mut bytes)?;
+            *value = $type::from_be_bytes(bytes);
+            Ok(())
+        }
+
+        fn $optional(&mut self, value: &mut Option<$type>) -> Result<(), Self::Error> {
+            let mut raw = value.unwrap_or($unset);
+            self.$type(&mut raw)?;
+            *value = Some(raw).filter(|raw| *raw != $unset);
+            Ok(())
+        }
+    )+};
+}
+
 /// A sequence of fields that is written or read.
 pub(super) trait Fields {
     type Error;
@@ -46,25 +65,10 @@ pub(super) trait Fields {
         self.array(std::array::from_mut(value))
     }
 
-    fn u16(&mut self, value: &mut u16) -> Result<(), Self::Error> {
-        let mut bytes = value.to_be_bytes();
-        self.array(&mut bytes)?;
-        *value = u16::from_be_bytes(bytes);
-        Ok(())
-    }
-
-    fn u32(&mut self, value: &mut u32) -> Result<(), Self::Error> {
-        let mut bytes = value.to_be_bytes();
-        self.array(&mut bytes)?;
-        *value = u32::from_be_bytes(bytes);
-        Ok(())
-    }
-
-    fn u64(&mut self, value: &mut u64) -> Result<(), Self::Error> {
-        let mut bytes = value.to_be_bytes();
-        self.array(&mut bytes)?;
-        *value = u64::from_be_bytes(bytes);
-        Ok(())
+    numbers! {
+        u16, optional_u16: UNSET_U16;
+        u32, optional_u32: UNSET_U32;
+        u64, optional_u64: UNSET_U64;
     }
 
     /// In updates, no text means "unchanged" and an empty one means "none".
@@ -80,27 +84,6 @@ pub(super) trait Fields {
         let mut optional = Some(std::mem::take(text)).filter(|text| !text.is_empty());
         self.text(&mut optional)?;
         *text = optional.unwrap_or_default();
-        Ok(())
-    }
-
-    fn optional_u16(&mut self, value: &mut Option<u16>) -> Result<(), Self::Error> {
-        let mut raw = value.unwrap_or(UNSET_U16);
-        self.u16(&mut raw)?;
-        *value = Some(raw).filter(|raw| *raw != UNSET_U16);
-        Ok(())
-    }
-
-    fn optional_u32(&mut self, value: &mut Option<u32>) -> Result<(), Self::Error> {
-        let mut raw = value.unwrap_or(UNSET_U32);
-        self.u32(&mut raw)?;
-        *value = Some(raw).filter(|raw| *raw != UNSET_U32);
-        Ok(())
-    }
-
-    fn optional_u64(&mut self, value: &mut Option<u64>) -> Result<(), Self::Error> {
-        let mut raw = value.unwrap_or(UNSET_U64);
-        self.u64(&mut raw)?;
-        *value = Some(raw).filter(|raw| *raw != UNSET_U64);
         Ok(())
     }
 }

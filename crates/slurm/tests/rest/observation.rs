@@ -27,7 +27,8 @@ async fn cluster(boots: impl Fn(u64) -> u64 + Send + Sync + 'static) -> Fake {
 async fn nodes_and_jobs_of_one_process_name_it() {
     let observation = cluster(|_| 1000).await.client().observe().await.unwrap();
     assert_eq!(observation.process, Some(Process { boot_time: 1000 }));
-    assert_eq!(observation.jobs[0].may_be_on(&observation.nodes[0].name), Ok(true));
+    let job = &observation.jobs[0];
+    assert!(job.state.may_be_on_nodes() && job.node_list().unwrap().contains(&observation.nodes[0].name));
 }
 
 #[tokio::test]

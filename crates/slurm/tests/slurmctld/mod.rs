@@ -68,7 +68,6 @@ pub(crate) fn client(address: &str) -> Client {
     let issuer = Issuer::new(SigningKey::new(b"key").unwrap(), "slurm", Duration::from_mins(15));
     let options = Options {
         timeout: Duration::from_millis(500),
-        reconfigure_timeout: Duration::from_secs(2),
         ..Options::default()
     };
     Client::new(Host::real(), address, issuer, options)

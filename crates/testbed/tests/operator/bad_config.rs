@@ -43,7 +43,7 @@ enum By {
     Warning,
     #[serde(rename = "dry run")]
     DryRun,
-    Nobody,
+    Accepted,
 }
 
 impl Row {
@@ -166,7 +166,7 @@ fn no_bad_configuration_harms_a_running_cluster() {
                 By::Checker => row.gist().is_some_and(|gist| text.contains(gist)),
                 // An unknown host may be known later, so the operator retries.
                 By::DryRun => !applied && (text.contains("slurmctld refused it") || text.contains("getaddrinfo")),
-                By::Warning | By::Nobody => applied,
+                By::Warning | By::Accepted => applied,
             };
             expect(holds || waits, text)
         });

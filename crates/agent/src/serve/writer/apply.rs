@@ -7,9 +7,8 @@ use tracing::info;
 
 use super::super::legacy_log::{self, Event};
 use super::super::partitions::PartitionPlan;
-use super::super::rollout::Rollout;
+use super::super::rollout::{Rollout, Steps};
 use super::super::slurmctld::Role;
-use super::super::steps::Steps;
 use super::partitions::InUse;
 use super::{Applied, ConfigWriter, Error, VOLUME_TIMEOUT};
 use crate::config_dir::Files;

@@ -31,8 +31,7 @@ use super::Services;
 use super::checker::refusal;
 use super::fences::Subject;
 use super::plan::{PushPlan, plan_push};
-use super::rollout::{Caller, PushResponse, PushResult, Rollout};
-use super::steps::Steps;
+use super::rollout::{Caller, PushResponse, PushResult, Rollout, Steps};
 use super::volume::{Unresponsive, Volume};
 use crate::config_dir::Files;
 use crate::dry_run;
@@ -61,9 +60,7 @@ impl Error {
     fn refusal(&self) -> Refusal {
         match self {
             Self::DryRun(error) => refusal(error),
-            _ => Refusal::Failed {
-                detail: self.to_string(),
-            },
+            _ => Refusal::failed(self),
         }
     }
 }

@@ -27,9 +27,8 @@ use tracing::{info, warn};
 use super::super::command_channels::{Channel, no_channel};
 use super::super::legacy_log::{self, Event};
 use super::super::partitions::{Created, LiveUpdate, ManualStates, PartitionPlan, Remaining, Updated};
-use super::super::rollout::Rollout;
-use super::super::slurm_tools::Read;
-use super::super::steps::Steps;
+use super::super::rollout::{Rollout, Steps};
+use super::super::slurm_tools::read;
 use super::{Applied, ConfigWriter, Error, PUSH_TIMEOUT, VOLUME_TIMEOUT};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
@@ -264,7 +263,7 @@ impl ConfigWriter {
         }
         let tools = &self.services.channels.tools;
         let jobs = || async move {
-            let jobs = tools.list::<Vec<Job>>(Read::Jobs).await;
+            let jobs = tools.list::<Vec<Job>>(read::JOBS).await;
             jobs.map_err(|refusal| refusal.to_string())
         };
         let released = release_partitions(channel, &leaving, jobs).await;

@@ -72,12 +72,8 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
         _ => remove_from_extra_conf(access, target).await?,
     };
     let expected = ExpectedLine {
-        name: target.name.clone(),
-        settings: None,
-        source: target.source.clone(),
-        generation,
         before,
-        changed,
+        ..lines::expect(target, None, generation, changed)
     };
     let how = lines::wait_live(access, target, &expected, wait).await?;
     print(&format!("partition {} deleted{how}\n", target.name))
@@ -98,10 +94,9 @@ async fn jobs(access: &Access, target: &Target) -> Outcome<usize> {
 
 async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<bool> {
     let api = access.api::<NodeSet>(&target.cluster.namespace());
-    let mut changed = false;
-    let set = Access::change(&api, &target.object, |set: &NodeSet| {
-        changed = set.spec.wanted_partition().is_some();
-        Ok(changed.then(|| json!({ "spec": { "partition": { "enabled": false } } })))
+    let (set, changed) = Access::change(&api, &target.object, |set: &NodeSet| {
+        let wanted = set.spec.wanted_partition();
+        Ok(wanted.map(|_| json!({ "spec": { "partition": { "enabled": false } } })))
     })
     .await?;
     warn_owner(
@@ -114,13 +109,8 @@ async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<bool>
 
 async fn remove_from_extra_conf(access: &Access, target: &Target) -> Outcome<(Option<i64>, bool)> {
     let api = access.api::<Controller>(&target.cluster.namespace());
-    let mut changed = false;
-    let controller = Access::change(&api, &target.object, |controller: &Controller| {
-        let patch = removed_line_patch(controller, &target.name);
-        changed = patch.is_some();
-        Ok(patch)
-    })
-    .await?;
+    let remove = |controller: &Controller| Ok(removed_line_patch(controller, &target.name));
+    let (controller, changed) = Access::change(&api, &target.object, remove).await?;
     let value = format!("controller.extraConf, or partitions.{},", target.name);
     warn_owner(&controller, &["spec", "extraConf"], &value);
     Ok((controller.metadata.generation, changed))

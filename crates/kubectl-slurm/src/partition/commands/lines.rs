@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{notify, print};
 use crate::ownership::warn_owner;
 use crate::partition::edit::{extra_conf_patch, node_set_patch};
-use crate::partition::expect::{ChangeState, ExpectedLine, judge_line};
+use crate::partition::expect::{ExpectedLine, judge_line};
 use crate::partition::place::{Kind, Place, settings_of_line, wanted_settings};
 use crate::wait::{Progress, report, until};
 
@@ -38,18 +38,11 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
 
 async fn change_node_set(access: &Access, target: &Target, change: &Change) -> Outcome<ExpectedLine> {
     let api = access.api::<NodeSet>(&target.cluster.namespace());
-    let mut changed = false;
-    let set = Access::change(&api, &target.object, |set: &NodeSet| {
-        if set.spec.wanted_partition().is_none() {
-            return Err(Failure::not_found(format!(
-                "NodeSet {} has no partition any more",
-                target.object
-            )));
-        }
-        let settings = settings_to_write(change, set.spec.wanted_partition().unwrap_or_default());
-        let patch = node_set_patch(set, &settings, &change.members)?;
-        changed = patch.is_some();
-        Ok(patch)
+    let (set, changed) = Access::change(&api, &target.object, |set: &NodeSet| {
+        let gone = || Failure::not_found(format!("NodeSet {} has no partition any more", target.object));
+        let config = set.spec.wanted_partition().ok_or_else(gone)?;
+        let line = settings_of_line(&format!("PartitionName=x {config}"), "x");
+        node_set_patch(set, &settings_to_write(change, line), &change.members)
     })
     .await?;
     if changed {
@@ -66,20 +59,17 @@ async fn change_node_set(access: &Access, target: &Target, change: &Change) -> O
 async fn change_extra_conf(access: &Access, target: &Target, change: &Change) -> Outcome<ExpectedLine> {
     let workers = workers(access, &target.cluster).await?;
     let api = access.api::<Controller>(&target.cluster.namespace());
-    let mut changed = false;
-    let controller = Access::change(&api, &target.object, |controller: &Controller| {
-        let line = settings_text(controller, &target.name);
-        let settings = settings_to_write(change, &line);
-        let patch = extra_conf_patch(
+    let (controller, changed) = Access::change(&api, &target.object, |controller: &Controller| {
+        let text = controller.spec.extra_conf.as_deref().unwrap_or_default();
+        let settings = settings_to_write(change, settings_of_line(text, &target.name));
+        extra_conf_patch(
             &target.cluster,
             &workers,
             controller,
             &target.name,
             &settings,
             &change.members,
-        )?;
-        changed = patch.is_some();
-        Ok(patch)
+        )
     })
     .await?;
     if changed {
@@ -91,7 +81,12 @@ async fn change_extra_conf(access: &Access, target: &Target, change: &Change) ->
     Ok(expect(target, settings, controller.metadata.generation, changed))
 }
 
-fn expect(target: &Target, settings: Option<Settings>, generation: Option<i64>, changed: bool) -> ExpectedLine {
+pub(super) fn expect(
+    target: &Target,
+    settings: Option<Settings>,
+    generation: Option<i64>,
+    changed: bool,
+) -> ExpectedLine {
     ExpectedLine {
         name: target.name.clone(),
         settings,
@@ -103,24 +98,12 @@ fn expect(target: &Target, settings: Option<Settings>, generation: Option<i64>, 
 }
 
 /// Returns the settings to write. A partition without a state is up, so a resume does not write one.
-fn settings_to_write(change: &Change, line: &str) -> Vec<SettingChange> {
-    let says_state = settings_of_line(&format!("PartitionName=x {line}"), "x")
-        .is_some_and(|settings| settings.keys().any(|key| *key == *"State"));
+fn settings_to_write(change: &Change, line: Option<Settings>) -> Vec<SettingChange> {
+    let says_state = line.is_some_and(|settings| settings.contains_key(&Key::new("State")));
     let needless =
         |setting: &&SettingChange| matches!(change.note, Note::Resumed) && *setting.key() == *"State" && !says_state;
-    change
-        .settings
-        .iter()
-        .filter(|setting| !needless(setting))
-        .cloned()
-        .collect()
-}
-
-fn settings_text(controller: &Controller, name: &str) -> String {
-    let text = controller.spec.extra_conf.as_deref().unwrap_or_default();
-    let settings = settings_of_line(text, name).unwrap_or_default();
-    let items: Vec<String> = settings.keys().map(|key| format!("{key}=x")).collect();
-    items.join(" ")
+    let settings = change.settings.iter();
+    settings.filter(|setting| !needless(setting)).cloned().collect()
 }
 
 /// Waits until the change is live, and returns how, for the last line.
@@ -136,12 +119,11 @@ pub(super) async fn wait_live(
         let controller = api.get(&cluster).await?;
         let conf = access.slurm_conf(&controller).await?;
         match judge_line(expected, &controller, conf.as_deref(), waited) {
-            ChangeState::Done(how) => Ok(Progress::Done(how)),
-            ChangeState::Waits(why) => Ok(Progress::Waits(why)),
-            ChangeState::Refused(why) => Err(Failure::refused(format!(
+            Progress::Refused(why) => Ok(Progress::Refused(format!(
                 "partition {}: {why}\nslurmctld runs as before; the object keeps your change until you change it again",
                 target.name
             ))),
+            progress => Ok(progress),
         }
     })
     .await

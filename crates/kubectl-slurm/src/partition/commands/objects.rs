@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{notify, print};
 use crate::ownership::warning;
 use crate::partition::edit::{is_closed_since, lift_time, new_object, object_patch, state_annotations};
-use crate::partition::expect::{ChangeState, judge_object};
+use crate::partition::expect::judge_object;
 use crate::partition::members::MemberChange;
 use crate::wait::{Progress, report, until};
 
@@ -28,11 +28,9 @@ pub(super) async fn create(
 ) -> Outcome {
     let object = new_object(cluster, name, members, exclude, settings)?;
     let problems = api::Validate::check(&object);
-    let mut errors = problems.errors().map(ToString::to_string);
-    if let Some(first) = errors.next() {
-        return Err(Failure::usage(
-            std::iter::once(first).chain(errors).collect::<Vec<_>>().join("\n"),
-        ));
+    let errors: Vec<String> = problems.errors().map(ToString::to_string).collect();
+    if !errors.is_empty() {
+        return Err(Failure::usage(errors.join("\n")));
     }
     let api = access.api::<Partition>(&cluster.namespace());
     let created = api.create(&PostParams::default(), &object).await?;
@@ -44,7 +42,7 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
     let workers = workers(access, &target.cluster).await?;
     let api = access.api::<Partition>(&target.cluster.namespace());
     let mut warned = None;
-    let changed = Access::change(&api, &target.object, |object: &Partition| {
+    let (changed, _) = Access::change(&api, &target.object, |object: &Partition| {
         let spec = object_patch(&target.cluster, &workers, object, &change.settings, &change.members)?;
         let notes = match &change.note {
             Note::None => None,
@@ -95,11 +93,10 @@ async fn wait_live(access: &Access, object: &Partition, wait: &Wait) -> Outcome<
         let mut now = api.get(&name).await?;
         // A later change of another user is not waited for.
         now.metadata.generation = generation;
-        match judge_object(&now) {
-            ChangeState::Done(how) => Ok(Progress::Done(how)),
-            ChangeState::Waits(why) => Ok(Progress::Waits(why)),
-            ChangeState::Refused(why) => Err(Failure::refused(format!("partition/{name}: {why}"))),
-        }
+        Ok(match judge_object(&now) {
+            Progress::Refused(why) => Progress::Refused(format!("partition/{name}: {why}")),
+            progress => progress,
+        })
     })
     .await
 }

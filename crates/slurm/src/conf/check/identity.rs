@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::keys::{WHOLE, global_settings, last_setting};
+use super::meaning::words;
 use super::problem::{Problems, shortened};
 use super::{At, Known};
 use crate::conf::configuration::Configuration;
@@ -48,17 +49,11 @@ fn is_same(key: &str, old: Option<&str>, new: Option<&str>) -> bool {
     match (old, new) {
         (old, new) if key == "SlurmctldPort" => old.unwrap_or(PORT) == new.unwrap_or(PORT),
         (Some(old), Some(new)) if key == "ClusterName" => old.eq_ignore_ascii_case(new),
-        (Some(old), Some(new)) if key.starts_with("AuthAlt") => options(old) == options(new),
+        (Some(old), Some(new)) if key.starts_with("AuthAlt") => {
+            words(old).collect::<BTreeSet<_>>() == words(new).collect()
+        }
         (old, new) => old == new,
     }
-}
-
-fn options(value: &str) -> BTreeSet<&str> {
-    value
-        .split(',')
-        .map(str::trim)
-        .filter(|option| !option.is_empty())
-        .collect()
 }
 
 fn refuse(at: At<'_>, key: &str, old: Option<&str>, new: Option<&str>, problems: &mut Problems) {

@@ -209,11 +209,7 @@ fn check_gres_types(configuration: &Configuration, problems: &mut Problems) {
                 .flat_map(|setting| words(&setting.value))
                 .filter(|kind| seen.insert(*kind))
             {
-                let at = At {
-                    file: GRES_CONF,
-                    line: Some(line.number),
-                };
-                check(at, "Name", GRES_CONF, kind);
+                check(At::line(GRES_CONF, line.number), "Name", GRES_CONF, kind);
             }
         }
     }

@@ -99,10 +99,6 @@ fn check_includes(configuration: &Configuration, problems: &mut Problems) {
                 "take the line out",
             ),
         };
-        let at = At {
-            file: &bad.file,
-            line: Some(bad.line),
-        };
-        problems.refuse(at, Some("Include"), reason, remedy);
+        problems.refuse(At::line(&bad.file, bad.line), Some("Include"), reason, remedy);
     }
 }

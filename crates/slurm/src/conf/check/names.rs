@@ -8,7 +8,7 @@ use super::problem::{At, Problems, Severity, shortened};
 use super::suggestion::nearest;
 use crate::conf::configuration::Configuration;
 use crate::conf::record::{Record, RecordKind};
-use crate::hostlist::{Hostlist, HostlistError, MAX_HOSTS};
+use crate::hostlist::{Hostlist, HostlistError, MAX_HOSTS, split_list};
 
 pub(super) fn check(configuration: &Configuration, known: &Known<'_>, problems: &mut Problems) {
     let mut given = Given {
@@ -162,7 +162,7 @@ impl<'a> Given<'a> {
             return;
         }
         let partition = shortened(record.name);
-        for item in split_outside_brackets(nodes) {
+        for item in split_list(nodes) {
             if item.eq_ignore_ascii_case("ALL") {
                 continue;
             }
@@ -257,19 +257,6 @@ fn report_duplicate(severity: Severity, at: At<'_>, record: Record<'_>, conseque
         shortened(record.name)
     );
     problems.add(severity, at, Some(key), reason, "keep one of the lines");
-}
-
-fn split_outside_brackets(list: &str) -> impl Iterator<Item = &str> {
-    let mut inside = false;
-    list.split(move |c| {
-        match c {
-            '[' => inside = true,
-            ']' => inside = false,
-            _ => {}
-        }
-        !inside && (c == ',' || c.is_ascii_whitespace())
-    })
-    .filter(|item| !item.is_empty())
 }
 
 /// How much text and how many names may still be expanded. A short line can have 65,536 names, and many lines can name one long list;

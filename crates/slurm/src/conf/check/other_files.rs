@@ -1,7 +1,7 @@
 //! Checks of the files beside slurm.conf. Problems in a file that Slurm does not read are warnings.
 
 use super::Known;
-use super::keys::check_other_line;
+use super::keys::LineCheck;
 use super::problem::{At, Problems, Severity, shortened};
 use crate::conf::configuration::{ConfFile, Configuration};
 use crate::conf::document::Document;
@@ -38,11 +38,13 @@ fn check_document(
         if problems.is_full() {
             return;
         }
-        let at = At {
-            file: name,
-            line: Some(line.number),
+        let mut check = LineCheck {
+            at: At::line(name, line.number),
+            severity,
+            known,
+            problems,
         };
-        check_other_line(Place::File(kind), severity, at, line, known, problems);
+        check.check_other_line(Place::File(kind), line);
     }
 }
 
@@ -68,10 +70,7 @@ fn check_plugstack(name: &str, plugstack: &Plugstack, problems: &mut Problems) {
     for line in plugstack.lines() {
         if let PlugstackEntry::Unreadable(text) = &line.entry {
             problems.warn(
-                At {
-                    file: name,
-                    line: Some(line.number),
-                },
+                At::line(name, line.number),
                 None,
                 format!("{:?} is no line that Slurm reads", shortened(text)),
                 "write: required|optional plugin.so [arguments], or: include pattern",

@@ -45,11 +45,13 @@ pub(super) struct At<'a> {
 }
 
 impl<'a> At<'a> {
+    pub(super) fn line(file: &'a str, number: usize) -> Self {
+        let line = Some(number);
+        Self { file, line }
+    }
+
     pub(super) fn of(located: &'a Located) -> Self {
-        Self {
-            file: &located.file,
-            line: Some(located.line.number),
-        }
+        Self::line(&located.file, located.line.number)
     }
 }
 
@@ -104,10 +106,5 @@ impl Problems {
 
 /// Limits the length of a value in a message, which ends up in a condition.
 pub(super) fn shortened(text: &str) -> String {
-    const LONGEST: usize = 80;
-    let mut short: String = text.chars().take(LONGEST).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
+    crate::hostlist::shortened(text, 80)
 }

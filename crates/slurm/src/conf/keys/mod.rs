@@ -12,8 +12,6 @@ mod value;
 use super::file::FileKind;
 use super::key::Key;
 use super::record::RecordKind;
-pub(super) use node::{NODE_SETS, NODES};
-pub(super) use other::{ACCT_GATHER_MEASURED, CGROUP_PAGE, GRES_PAGE, JOB_CONTAINER_PAGE, TOPOLOGY_PAGE};
 pub use value::ValueKind;
 
 /// The release of the lists: year and month.

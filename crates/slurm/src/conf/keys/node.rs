@@ -3,8 +3,8 @@
 use super::value::ValueKind::{Megabytes, Text, U16, U32};
 use super::{KeySpec, Needs, key};
 
-pub(in crate::conf) const NODES: &str = "slurm.conf(5), NODE CONFIGURATION";
-pub(in crate::conf) const NODE_SETS: &str = "measured: no RPC makes or changes a node set";
+const NODES: &str = "slurm.conf(5), NODE CONFIGURATION";
+const NODE_SETS: &str = "measured: no RPC makes or changes a node set";
 
 const fn node_key(name: &'static str, kind: super::ValueKind) -> KeySpec {
     key(name, kind).needs(Needs::Reconfigure, NODES)

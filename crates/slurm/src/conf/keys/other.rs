@@ -6,12 +6,11 @@
 use super::value::ValueKind::{Boolean, Float, Text, U32, U64};
 use super::{KeySpec, Needs, key, removed};
 
-pub(in crate::conf) const CGROUP_PAGE: &str = "cgroup.conf(5), DESCRIPTION";
-pub(in crate::conf) const GRES_PAGE: &str = "gres.conf(5), DESCRIPTION";
-pub(in crate::conf) const TOPOLOGY_PAGE: &str = "topology.conf(5), DESCRIPTION";
-pub(in crate::conf) const ACCT_GATHER_MEASURED: &str = "measured: a reconfigure reads acct_gather.conf anew";
-pub(in crate::conf) const JOB_CONTAINER_PAGE: &str =
-    "job_container.conf(5), NOTES: a reconfigure is not enough, and running jobs suffer";
+const CGROUP_PAGE: &str = "cgroup.conf(5), DESCRIPTION";
+const GRES_PAGE: &str = "gres.conf(5), DESCRIPTION";
+const TOPOLOGY_PAGE: &str = "topology.conf(5), DESCRIPTION";
+const ACCT_GATHER_MEASURED: &str = "measured: a reconfigure reads acct_gather.conf again";
+const JOB_CONTAINER_PAGE: &str = "job_container.conf(5), NOTES: a reconfigure is not enough, and running jobs suffer";
 
 const fn cgroup_key(name: &'static str, kind: super::ValueKind) -> KeySpec {
     key(name, kind).documented(CGROUP_PAGE)
