@@ -40,8 +40,8 @@ pub(super) fn build_status(
         state: listed.map(|listed| listed.state.to_string()),
         nodes: load.as_ref().map(count_nodes),
         cpus: load.as_ref().map(count_cpus),
-        jobs: seen.and_then(|seen| seen.job_loads.as_ref()).map(|loads| {
-            let load = loads.get(&name).cloned().unwrap_or_default();
+        jobs: seen.and_then(|seen| seen.job_summary.as_ref()).map(|jobs| {
+            let load = jobs.loads.get(&name).cloned().unwrap_or_default();
             PartitionJobs {
                 running: small(load.running),
                 pending: small(load.pending),

@@ -80,8 +80,8 @@ fn wanted_annotations(view: WorkerView<'_>) -> MetadataPatch {
 fn mark_deadline(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
     let Some(seen) = view.seen else { return };
     let deadline = match view.node.filter(|node| node.state.is_busy()) {
-        Some(node) => match &seen.deadlines {
-            Some(deadlines) => deadlines.get(&node.name).copied(),
+        Some(node) => match &seen.job_summary {
+            Some(jobs) => jobs.deadlines.get(&node.name).copied(),
             None => return,
         },
         None => None,

@@ -104,10 +104,10 @@ pub(super) fn is_down_for_stale_jobs(node: &Node) -> bool {
 
 /// Whether the oldest job on the node is older than the worker, by the last list of jobs.
 fn is_suspicious(seen: &Seen, worker: Worker<'_>) -> bool {
-    let (Some(name), Some(oldest_jobs)) = (worker.slurm_name(), &seen.oldest_jobs) else {
+    let (Some(name), Some(jobs)) = (worker.slurm_name(), &seen.job_summary) else {
         return false;
     };
-    oldest_jobs
+    jobs.oldest
         .get(name)
         .is_some_and(|since| is_older(seen, *since, worker))
         && seen.nodes.get(name).is_some_and(can_be_set_down)
