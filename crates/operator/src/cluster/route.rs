@@ -1,13 +1,6 @@
 //! Finds the endpoints of a cluster's Slurm from the objects around it. Pure.
 
-use std::sync::Arc;
-
-use api::{
-    Controller, RestApi,
-    keys::{apps, labels},
-    wellknown,
-};
-use k8s_openapi::api::core::v1::Pod;
+use api::{Controller, RestApi, keys::apps, wellknown};
 use kube::ResourceExt;
 use runtime::Key;
 use thiserror::Error;
@@ -16,7 +9,7 @@ use super::{
     deliver::JwtKey,
     pods::{Target, agent_in, has_agent, is_labelled_active},
 };
-use crate::{kinds::Caches, secret::entry};
+use crate::{kinds::Caches, secret::entry, template::metadata::selector_labels};
 
 /// The endpoints of one cluster, and the key they all need.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +34,12 @@ pub(super) fn find(caches: &Caches, key: &Key) -> Result<Routes, NoRoute> {
     let controller = controller.ok_or_else(|| NoRoute(format!("there is no Controller {name:?}")))?;
     let secret_key = jwt_key(caches, &controller)?;
     let rest = rest_server(caches, key);
-    let pods = slurmctlds(caches, key);
+    let labels = selector_labels(apps::SLURMCTLD, name);
+    let mut pods = caches.pods.list(namespace);
+    pods.retain(|pod| {
+        let is_slurmctld = labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+        is_slurmctld && pod.metadata.deletion_timestamp.is_none()
+    });
     // The agent of the active slurmctld; if no pod is labelled active, of the first pod.
     let agents = pods
         .iter()
@@ -108,18 +106,6 @@ fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
         controller.namespace,
         port.unwrap_or_else(|| wellknown::SLURMRESTD_PORT.into()),
     ))
-}
-
-/// The pods of this Controller's slurmctld that are not being deleted.
-fn slurmctlds(caches: &Caches, controller: &Key) -> Vec<Arc<Pod>> {
-    let is_label = |pod: &Pod, key: &str, value: &str| pod.labels().get(key).is_some_and(|found| found == value);
-    let mut pods = caches.pods.list(&controller.namespace);
-    pods.retain(|pod| {
-        is_label(pod, labels::NAME, apps::SLURMCTLD)
-            && is_label(pod, labels::INSTANCE, &controller.name)
-            && pod.metadata.deletion_timestamp.is_none()
-    });
-    pods
 }
 
 #[cfg(test)]

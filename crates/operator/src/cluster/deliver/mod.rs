@@ -149,12 +149,6 @@ pub(crate) enum State {
     Away { why: String },
 }
 
-impl State {
-    fn away(error: &impl ToString) -> Self {
-        Self::Away { why: error.to_string() }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub(crate) sequence: u64,

@@ -43,7 +43,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_mins(1);
 struct Task<'a> {
     cluster: &'a Cluster,
     memory: Memory,
-    client: Option<(Target, JwtKey, Client)>,
+    client: Option<(Target, JwtKey, Arc<Client>)>,
     /// The agent's last status, and when it was read: if nothing failed since, a push need not poll the agent first.
     known: Option<(Instant, Status)>,
     failures: u32,
@@ -116,8 +116,8 @@ impl Task<'_> {
                 Arc::make_mut(&mut report.refusals).retain(|digest, _| !stuck.contains_key(digest));
             });
         }
-        let status = match self.status(wanted).await {
-            Ok(status) => status,
+        let (client, status) = match self.status(wanted).await {
+            Ok(agent) => agent,
             Err(why) => {
                 let pause = self.failed(wanted, State::Away { why });
                 if wanted.goal == Goal::Live {
@@ -145,7 +145,7 @@ impl Task<'_> {
         let tried = wanted.tried(sequence);
         let report = self.cluster.report();
         if wanted.goal == Goal::Checked {
-            return self.dry_run(request, tried, &report).await;
+            return self.dry_run(request, tried, &client, &report).await;
         }
         // `Busy` need not be reported if slurmctld runs with this agent's live revision: the reconciler itself reports
         // a push in progress, and another reconcile would only delay the push.
@@ -164,7 +164,7 @@ impl Task<'_> {
         if self.cluster.shared.fence.remaining().is_none() {
             return LONGEST_BACKOFF;
         }
-        self.push(request, tried).await
+        self.push(request, tried, &client).await
     }
 
     /// Sends the revision in a ConfigMap, if the pod mounts one. The result is known once the agent can be reached.
@@ -211,14 +211,14 @@ impl Task<'_> {
         self.cluster.update_report(|report| report.sent = Some(Arc::new(sent)));
     }
 
-    async fn status(&mut self, wanted: &Wanted) -> Result<Status, String> {
-        self.client(wanted).map_err(|error| error.to_string())?;
+    /// Returns the client of the agent, and the agent's status.
+    async fn status(&mut self, wanted: &Wanted) -> Result<(Arc<Client>, Status), String> {
+        let client = self.client(wanted).map_err(|error| error.to_string())?;
         if let Some((at, status)) = &self.known
             && self.elapsed(*at) < RECHECK_INTERVAL
         {
-            return Ok(status.clone());
+            return Ok((client, status.clone()));
         }
-        let client = self.client(wanted).map_err(|error| error.to_string())?;
         let status = client.status().await.map_err(|error| error.to_string())?;
         // Which of several inputs are held is decided from all rejections together.
         self.cluster.update_report(|report| {
@@ -227,7 +227,7 @@ impl Task<'_> {
             }
         });
         self.remember_status(&status);
-        Ok(status)
+        Ok((client, status))
     }
 
     /// Remembers a status only if no push is in progress; another status may change before the next push.
@@ -237,18 +237,14 @@ impl Task<'_> {
     }
 
     /// Makes a dry run only: the next step restarts slurmctld.
-    async fn dry_run(&mut self, request: &Request, tried: LiveRevision, report: &Report) -> Duration {
+    async fn dry_run(&mut self, request: &Request, tried: LiveRevision, client: &Client, report: &Report) -> Duration {
         let wanted = &request.wanted;
         let LiveRevision { sequence, digest } = tried;
         if report.checked == Some(digest) {
             return RECHECK_INTERVAL;
         }
         info!(controller = %self.cluster.key, pod = %wanted.target.pod, sequence, %digest, "checking the configuration in a dry run before slurmctld is restarted with it");
-        let answer = match self.client(wanted) {
-            Ok(client) => client.check(&wanted.revision(sequence)).await,
-            Err(error) => return self.failed(wanted, State::away(&error)),
-        };
-        match answer {
+        match client.check(&wanted.revision(sequence)).await {
             Ok(Checked { refused: Some(refused) }) => {
                 self.failures = 0;
                 let rejection = tried.rejected(RejectedBy::DryRun, describe(&refused));
@@ -265,7 +261,7 @@ impl Task<'_> {
         }
     }
 
-    async fn push(&mut self, request: &Request, tried: LiveRevision) -> Duration {
+    async fn push(&mut self, request: &Request, tried: LiveRevision, client: &Client) -> Duration {
         let wanted = &request.wanted;
         let LiveRevision { sequence, digest } = tried;
         let revision = wanted.revision(sequence);
@@ -277,10 +273,7 @@ impl Task<'_> {
         info!(controller = %self.cluster.key, pod = %wanted.target.pod, sequence, %digest, "pushing the configuration");
         let fence = next_fence(&self.cluster.shared.fence);
         self.known = None;
-        let answer = match self.client(wanted) {
-            Ok(client) => client.push(&revision, fence).await,
-            Err(error) => return self.failed(wanted, State::away(&error)),
-        };
+        let answer = client.push(&revision, fence).await;
         self.memory.highest = self.memory.highest.max(sequence);
         // Neither a dry run nor a change of partitions by RPC reconfigures slurmctld, so the next push need not wait.
         let no_reconfigure = |pushed: &Pushed| {
@@ -317,7 +310,7 @@ impl Task<'_> {
             error => {
                 // The agent may have received the revision nevertheless.
                 self.memory.open = Some(tried).filter(|_| wanted.goal == Goal::Live);
-                State::away(&error)
+                State::Away { why: error.to_string() }
             }
         };
         self.cluster.shared.metrics.failed(&self.cluster.key);
@@ -473,26 +466,25 @@ impl Task<'_> {
         });
     }
 
-    fn client(&mut self, wanted: &Wanted) -> Result<&Client, EmptyKey> {
+    fn client(&mut self, wanted: &Wanted) -> Result<Arc<Client>, EmptyKey> {
         let Wanted { target, jwt_key, .. } = wanted;
-        self.client
-            .take_if(|(known, key, _)| (&*known, &*key) != (target, jwt_key));
-        match self.client {
-            Some((_, _, ref client)) => Ok(client),
-            None => {
-                let client = target.client(self.cluster.host(), jwt_key)?;
-                // Rejections by another pod or another slurmctld do not apply to this one.
-                self.memory = Memory {
-                    highest: self.memory.highest,
-                    ..Memory::default()
-                };
-                self.cluster.update_report(|report| {
-                    report.refusals = Arc::default();
-                    report.checked = None;
-                });
-                self.known = None;
-                Ok(&self.client.insert((target.clone(), jwt_key.clone(), client)).2)
-            }
+        if let Some((known, key, client)) = &self.client
+            && (known, key) == (target, jwt_key)
+        {
+            return Ok(Arc::clone(client));
         }
+        let client = Arc::new(target.client(self.cluster.host(), jwt_key)?);
+        self.client = Some((target.clone(), jwt_key.clone(), Arc::clone(&client)));
+        // Rejections by another pod or another slurmctld do not apply to this one.
+        self.memory = Memory {
+            highest: self.memory.highest,
+            ..Memory::default()
+        };
+        self.cluster.update_report(|report| {
+            report.refusals = Arc::default();
+            report.checked = None;
+        });
+        self.known = None;
+        Ok(client)
     }
 }
