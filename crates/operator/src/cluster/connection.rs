@@ -1,17 +1,20 @@
 //! The connection to one cluster's Slurm.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use host::Host;
+use jiff::Timestamp;
+use runtime::Key;
+pub use slurm::agent::JobAction as JobOrder;
 use slurm::{
     AdminState, Job, JobHandle, NodeDescription, Partition, Reservation, ReservationName, ReservationRequest,
     agent::{
-        self, AgentKey, JobAction, JobCommand, NodeAction, NodeCommand, NodeName, PartitionCommand, Reason, Refusal,
-        ReservationCommand, Restored,
+        self, JobCommand, NodeAction, NodeCommand, NodeName, PartitionCommand, Reason, Refusal, ReservationCommand,
+        Restored,
     },
     rest::{self, NodeUpdate},
     token::{Issuer, SigningKey},
@@ -19,7 +22,10 @@ use slurm::{
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-use super::{Cluster, Knowledge, Seen, lock, route, route::Routes};
+use super::{
+    Cluster, Clusters, Knowledge, Seen, lock,
+    route::{self, NoRoute, Routes},
+};
 use crate::fence::next_fence;
 
 /// The user slurmctld runs as, which has all privileges.
@@ -57,16 +63,8 @@ pub enum NodeOrder {
     Describe(NodeDescription),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobOrder {
-    /// Ends the job and queues it again.
-    Requeue,
-    /// Ends the job.
-    Cancel,
-}
-
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Order<'a> {
+pub(super) enum Order<'a> {
     /// With the state the order was planned on, if it changes the state.
     Node(&'a str, &'a NodeOrder, Option<&'a AdminState>),
     Job(&'a JobHandle, JobOrder),
@@ -82,7 +80,7 @@ pub enum CommandError {
     NotLeading,
     /// Slurm cannot be reached. Nothing was sent.
     #[error("Slurm cannot be reached: {0}")]
-    Unreachable(String),
+    Unreachable(#[from] NoRoute),
     /// The node has changed since the order was planned. Nothing was sent.
     #[error("the node has changed in the meantime; it is {0}")]
     Changed(AdminState),
@@ -97,9 +95,19 @@ pub enum CommandError {
     Unclear(String),
 }
 
+/// Why nothing was read.
+#[derive(Debug, Error)]
+pub(super) enum ReadError {
+    #[error(transparent)]
+    NoRoute(#[from] NoRoute),
+    /// No channel returned what was asked for.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// Orders through slurmrestd without a response, and until when they may still be carried out.
 #[derive(Debug, Default)]
-pub(super) struct Unanswered(Mutex<HashMap<String, Instant>>);
+pub(super) struct Unanswered(Mutex<BTreeMap<String, Instant>>);
 
 impl Unanswered {
     /// For how long no other order for this object may be sent.
@@ -110,24 +118,20 @@ impl Unanswered {
     }
 
     fn note(&self, subject: String, until: Instant) {
-        let mut all = lock(&self.0);
-        all.insert(subject, until);
+        lock(&self.0).insert(subject, until);
     }
 }
 
 /// The clients of one cluster, and which of them is preferred at the moment.
 #[derive(Debug)]
 pub(super) struct Connection {
-    fingerprint: u64,
+    routes: Routes,
     rest: Option<Arc<rest::Client>>,
     /// slurmrestd with short-lived tokens, for orders where there is no agent.
     rest_for_orders: Option<rest::Client>,
     agent: Option<agent::Client>,
-    /// UID of the agent's pod.
-    agent_pod: Option<String>,
     /// Until when slurmrestd is tried last.
     rest_penalty_until: Mutex<Option<Instant>>,
-    host: Host,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,208 +140,86 @@ enum Channel<'a> {
     Agent(&'a agent::Client),
 }
 
+/// Sends a read to the client of a channel.
+macro_rules! request {
+    ($channel:expr, $read:ident) => {
+        match $channel {
+            Channel::Rest(client) => client.$read().await.map_err(text),
+            Channel::Agent(client) => client.$read().await.map_err(text),
+        }
+    };
+}
+
 impl Connection {
-    fn new(routes: &Routes, host: &Host) -> Result<Self, String> {
-        let signing = SigningKey::new(&routes.key).map_err(|error| error.to_string())?;
-        let agent_key = AgentKey::derive(&routes.key).map_err(|error| error.to_string())?;
+    fn new(routes: Routes, host: &Host) -> Result<Self, agent::EmptyKey> {
+        let signing = SigningKey::new(&routes.key.0)?;
         let client = |server: &String, lifetime| {
             let issuer = Issuer::new(signing.clone(), USER, lifetime);
             rest::Client::new(host.clone(), server, issuer, rest::Options::default())
         };
         let rest = routes.rest.as_ref();
         let rest_for_orders = rest.filter(|_| routes.agentless);
-        let rest_for_orders = rest_for_orders.map(|server| client(server, ORDER_TOKEN_LIFETIME));
-        let rest = rest.map(|server| Arc::new(client(server, TOKEN_LIFETIME)));
-        let agent = routes.agent.as_ref().map(|route| {
-            agent::Client::new(
-                host.clone(),
-                route.address,
-                route.pod.clone(),
-                agent_key,
-                agent::Options::default(),
-            )
-        });
+        let agent = routes.agent.as_ref().map(|target| target.client(host, &routes.key));
         Ok(Self {
-            fingerprint: routes.fingerprint(),
-            rest,
-            rest_for_orders,
-            agent,
-            agent_pod: routes.agent.as_ref().map(|route| route.pod.clone()),
-            rest_penalty_until: Mutex::new(None),
-            host: host.clone(),
+            rest: rest.map(|server| Arc::new(client(server, TOKEN_LIFETIME))),
+            rest_for_orders: rest_for_orders.map(|server| client(server, ORDER_TOKEN_LIFETIME)),
+            agent: agent.transpose()?,
+            rest_penalty_until: Mutex::default(),
+            routes,
         })
     }
 
-    fn channels(&self) -> Vec<Channel<'_>> {
-        let mut channels: Vec<Channel<'_>> = self
-            .rest
-            .iter()
-            .map(|client| Channel::Rest(client))
-            .chain(self.agent.iter().map(Channel::Agent))
-            .collect();
-        let penalty_until = *lock(&self.rest_penalty_until);
-        if penalty_until.is_some_and(|until| self.host.instant() < until) {
+    fn channels(&self, now: Instant) -> Vec<Channel<'_>> {
+        let rest = self.rest.iter().map(|client| Channel::Rest(client));
+        let mut channels: Vec<_> = rest.chain(self.agent.iter().map(Channel::Agent)).collect();
+        if lock(&self.rest_penalty_until).is_some_and(|until| now < until) {
             channels.reverse();
         }
         channels
     }
-
-    fn note(&self, channel: Channel<'_>, worked: bool) {
-        if let Channel::Rest(_) = channel {
-            let mut until = lock(&self.rest_penalty_until);
-            *until = (!worked).then(|| self.host.instant() + REST_PENALTY);
-        }
-    }
 }
 
-impl Channel<'_> {
-    fn name(self) -> &'static str {
-        match self {
-            Channel::Rest(_) => "slurmrestd",
-            Channel::Agent(_) => "the agent",
-        }
-    }
-}
-
-impl Cluster {
-    /// Reads nodes, and jobs too if `with_jobs`.
-    pub(crate) async fn observe(&self, with_jobs: bool) -> Knowledge {
-        let connection = match self.connection() {
-            Ok(connection) => connection,
-            Err(why) => return Knowledge::Unknown { why },
-        };
-        let mut failures = Vec::new();
-        for channel in connection.channels() {
-            let at = self.now();
-            let read = async {
-                let nodes = match (channel, with_jobs) {
-                    (Channel::Rest(client), true) => {
-                        let seen = Seen::new(client.observe().await.map_err(text)?, at);
-                        return Ok::<Seen, String>(seen.of_release(client.release().as_deref()));
-                    }
-                    (Channel::Agent(client), true) => return Ok(Seen::new(client.observe().await.map_err(text)?, at)),
-                    (Channel::Rest(client), false) => client.nodes().await.map_err(text)?,
-                    (Channel::Agent(client), false) => client.nodes().await.map_err(text)?,
-                };
-                Ok(Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref()))
-            };
-            let answer = match timeout(READ_TIMEOUT, read).await {
-                Ok(answer) => answer,
-                Err(_) => Err(format!("no response within {} s", READ_TIMEOUT.as_secs())),
-            };
-            connection.note(channel, answer.is_ok());
-            match answer {
-                // If slurmrestd is too old to report which slurmctld responded, the agent may be able to.
-                Ok(seen)
-                    if with_jobs
-                        && seen.process.is_none()
-                        && matches!(channel, Channel::Rest(_))
-                        && connection.agent.is_some() =>
-                {
-                    failures.push(Ok(seen));
-                }
-                Ok(seen) => return Knowledge::Known(Arc::new(seen)),
-                Err(why) => failures.push(Err(format!("{}: {why}", channel.name()))),
-            }
-        }
-        let mut reasons = Vec::new();
-        for failure in failures {
-            match failure {
-                Ok(seen) => return Knowledge::Known(Arc::new(seen)),
-                Err(why) => reasons.push(why),
-            }
-        }
-        Knowledge::unknown(reasons.join("; "))
+impl Clusters {
+    /// The cluster's slurmrestd. The caller checks the fence.
+    pub(crate) fn slurmrestd(&self, controller: &Key) -> Result<Arc<rest::Client>, NoRoute> {
+        let rest = self.cluster(controller).connection()?.rest.clone();
+        rest.ok_or_else(|| NoRoute("no RestApi exists".to_owned()))
     }
 
-    /// Sends an order to the agent in slurmctld's pod, which is fenced. slurmrestd, which is not fenced, carries orders
-    /// only where there is no agent, for example to an external slurmctld. An order without a response is not sent
-    /// through another channel: it may still be carried out.
-    pub(crate) async fn command(&self, order: Order<'_>) -> Result<(), CommandError> {
-        let connection = self.connection().map_err(CommandError::Unreachable)?;
-        // A response must arrive before another process can become the leader.
-        let left = self.shared.fence.remaining().ok_or(CommandError::NotLeading)?;
-        let late = |left: Duration| CommandError::Unclear(format!("no response within {} s", left.as_secs()));
-        if let Some(agent) = &connection.agent {
-            let left = left.min(COMMAND_TIMEOUT);
-            let sent = timeout(left, command_agent(agent, order, next_fence(&self.shared.fence)));
-            return sent.await.unwrap_or_else(|_| Err(late(left)));
-        }
-        let Some(client) = &connection.rest_for_orders else {
-            return Err(CommandError::Unreachable("slurmctld's pod does not run".to_owned()));
-        };
-        let subject = order.what();
-        if let Some(left) = self.unanswered.left(&subject, self.host().instant()) {
-            return Err(CommandError::Unclear(format!(
-                "slurmrestd has not responded to the previous order and may still carry it out for {} s",
-                left.as_secs() + 1
-            )));
-        }
-        let left = left.min(ORDER_TOKEN_LIFETIME);
-        let answer = timeout(left, command_rest(client, order)).await;
-        let answer = answer.unwrap_or_else(|_| Err(late(left)));
-        if let Err(CommandError::Unclear(_)) = &answer {
-            let until = self.host().instant() + ORDER_TOKEN_LIFETIME + MAX_CLOCK_SKEW;
-            self.unanswered.note(subject, until);
-        }
-        answer
-    }
-
-    pub(crate) fn slurmrestd(&self) -> Result<Arc<rest::Client>, String> {
-        let connection = self.connection()?;
-        connection.rest.clone().ok_or_else(|| "no RestApi exists".to_owned())
-    }
-
-    /// Requires the agent: only the agent has the files.
-    pub(crate) async fn restore_partition(&self, partition: &str, keys: &[String]) -> Result<Restored, CommandError> {
-        let connection = self.connection().map_err(CommandError::Unreachable)?;
-        let agent = connection.agent.as_ref();
-        let agent = agent.ok_or_else(|| CommandError::Unreachable("slurmctld's pod does not run".to_owned()))?;
-        let left = self
-            .shared
-            .fence
-            .remaining()
-            .ok_or(CommandError::NotLeading)?
-            .min(COMMAND_TIMEOUT);
+    /// Makes slurmctld reload these keys of a partition from its files. Requires the agent: only the agent has the files.
+    pub async fn restore_partition(
+        &self,
+        controller: &Key,
+        partition: &str,
+        keys: &[String],
+    ) -> Result<Restored, CommandError> {
+        let cluster = self.cluster(controller);
+        let connection = cluster.connection()?;
+        let agent = connection.agent.as_ref().ok_or_else(no_pod)?;
         let command = PartitionCommand {
             partition: partition.to_owned(),
             restore: keys.to_vec(),
         };
-        match timeout(left, agent.command_partition(&command, next_fence(&self.shared.fence))).await {
-            // The agent is as old as its pod.
-            Ok(Err(agent::Error::Refused(Refusal::NotFound))) => Ok(Restored::none_of(keys, OLD_AGENT)),
-            Ok(answer) => answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}"))),
-            Err(_) => Err(CommandError::Unclear(format!(
-                "no response within {} s",
-                left.as_secs()
-            ))),
-        }
+        let fence = &cluster.shared.fence;
+        let left = fence.remaining().ok_or(CommandError::NotLeading)?;
+        let sent = async {
+            match agent.command_partition(&command, next_fence(fence)).await {
+                // The agent is as old as its pod.
+                Err(agent::Error::Refused(Refusal::NotFound)) => Ok(Restored::none_of(keys, OLD_AGENT)),
+                answer => answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}"))),
+            }
+        };
+        within(left.min(COMMAND_TIMEOUT), sent).await
     }
 
-    /// All reservations, or why they are not known.
-    pub(crate) async fn reservations(&self) -> Result<Vec<Reservation>, String> {
-        self.read_from_any(async |channel| match channel {
-            Channel::Rest(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
-            Channel::Agent(client) => client.reservations().await.map(|answer| answer.value).map_err(text),
-        })
-        .await
-    }
-
-    /// The names of all QOS in the database, or why they are not known.
-    pub(crate) async fn qos(&self) -> Result<BTreeSet<String>, String> {
-        let all = self
-            .read_from_any(async |channel| match channel {
-                Channel::Rest(client) => client.qos().await.map(|answer| answer.value).map_err(text),
-                Channel::Agent(client) => client.qos().await.map(|answer| answer.value).map_err(text),
-            })
-            .await?;
-        Ok(all.into_iter().map(|qos| qos.name).collect())
-    }
-
-    /// Why slurmdbd does not answer from its database. The agent is tried first: it authenticates as slurmctld, with
-    /// slurmctld's key, whereas slurmdbd accepts slurmrestd's token whichever key slurmctld has.
-    pub(crate) async fn database_trouble(&self) -> Option<String> {
-        let connection = self.connection().ok()?;
+    /// Reads now why slurmdbd cannot answer from its database. Returns `None` also if Slurm itself cannot be reached,
+    /// which says nothing about the database.
+    pub async fn database_trouble(&self, controller: &Key) -> Option<String> {
+        self.knowledge(controller).known()?;
+        let cluster = self.cluster(controller);
+        let connection = cluster.connection().ok()?;
+        // The agent is tried first: it authenticates as slurmctld, with slurmctld's key, whereas slurmdbd accepts
+        // slurmrestd's token whichever key slurmctld has.
         if let Some(agent) = &connection.agent {
             match timeout(READ_TIMEOUT, agent.qos()).await {
                 Ok(Ok(_)) => return None,
@@ -345,67 +227,152 @@ impl Cluster {
                 Ok(Err(_)) | Err(_) => {}
             }
         }
-        self.qos().await.err()
+        match cluster.qos().await {
+            Err(ReadError::Failed(why)) => Some(why),
+            Ok(_) | Err(ReadError::NoRoute(_)) => None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Reads nodes, and jobs too if `with_jobs`.
+    pub(super) async fn observe(&self, with_jobs: bool) -> Knowledge {
+        let seen = if with_jobs {
+            // If slurmrestd is too old to report which slurmctld responded, the agent may be able to.
+            let is_complete =
+                |channel: Channel<'_>, seen: &Seen| seen.process.is_some() || matches!(channel, Channel::Agent(_));
+            let read = async |channel: Channel<'_>, at| {
+                let seen = Seen::new(request!(channel, observe)?, at);
+                Ok(match channel {
+                    Channel::Rest(client) => seen.of_release(client.release().as_deref()),
+                    Channel::Agent(_) => seen,
+                })
+            };
+            self.read(read, is_complete).await
+        } else {
+            let read = async |channel: Channel<'_>, at| {
+                let nodes = request!(channel, nodes)?;
+                Ok(Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref()))
+            };
+            self.read(read, |_, _| true).await
+        };
+        match seen {
+            Ok(seen) => Knowledge::Known(Arc::new(seen)),
+            Err(error) => Knowledge::unknown(error.to_string()),
+        }
+    }
+
+    /// Sends an order to the agent in slurmctld's pod, which is fenced. slurmrestd, which is not fenced, carries orders
+    /// only where there is no agent, for example to an external slurmctld. An order without a response is not sent
+    /// through another channel: it may still be carried out.
+    pub(super) async fn command(&self, order: Order<'_>) -> Result<(), CommandError> {
+        let connection = self.connection()?;
+        // A response must arrive before another process can become the leader.
+        let left = self.shared.fence.remaining().ok_or(CommandError::NotLeading)?;
+        if let Some(agent) = &connection.agent {
+            let sent = command_agent(agent, order, next_fence(&self.shared.fence));
+            return within(left.min(COMMAND_TIMEOUT), sent).await;
+        }
+        let client = connection.rest_for_orders.as_ref().ok_or_else(no_pod)?;
+        let subject = order.what();
+        if let Some(left) = self.unanswered.left(&subject, self.host().instant()) {
+            return Err(CommandError::Unclear(format!(
+                "slurmrestd has not responded to the previous order and may still carry it out for {} s",
+                left.as_secs() + 1
+            )));
+        }
+        let answer = within(left.min(ORDER_TOKEN_LIFETIME), command_rest(client, order)).await;
+        if let Err(CommandError::Unclear(_)) = &answer {
+            let until = self.host().instant() + ORDER_TOKEN_LIFETIME + MAX_CLOCK_SKEW;
+            self.unanswered.note(subject, until);
+        }
+        answer
     }
 
     /// The status of the agent in slurmctld's pod, and the UID of that pod.
-    pub(crate) async fn agent_status(&self) -> Option<(String, Result<agent::Status, agent::Error>)> {
+    pub(super) async fn agent_status(&self) -> Option<(String, Result<agent::Status, agent::Error>)> {
         let connection = self.connection().ok()?;
-        let agent = connection.agent.as_ref()?;
-        Some((connection.agent_pod.clone()?, agent.status().await))
+        let (target, agent) = (connection.routes.agent.as_ref()?, connection.agent.as_ref()?);
+        Some((target.uid.clone(), agent.status().await))
     }
 
-    /// All jobs, or why they are not known. They are no proof: no process is recorded with them.
-    pub(crate) async fn jobs(&self) -> Result<Vec<Job>, String> {
-        self.read_from_any(async |channel| match channel {
-            Channel::Rest(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
-            Channel::Agent(client) => client.jobs().await.map(|answer| answer.value).map_err(text),
-        })
-        .await
+    /// All reservations.
+    pub(super) async fn reservations(&self) -> Result<Vec<Reservation>, ReadError> {
+        let all = self
+            .read(async |channel, _| request!(channel, reservations), |_, _| true)
+            .await?;
+        Ok(all.value)
     }
 
-    /// All partitions, or why they are not known.
-    pub(crate) async fn partitions(&self) -> Result<Vec<Partition>, String> {
-        self.read_from_any(async |channel| match channel {
-            Channel::Rest(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
-            Channel::Agent(client) => client.partitions().await.map(|answer| answer.value).map_err(text),
-        })
-        .await
+    /// The names of all QOS in the database.
+    pub(super) async fn qos(&self) -> Result<BTreeSet<String>, ReadError> {
+        let all = self
+            .read(async |channel, _| request!(channel, qos), |_, _| true)
+            .await?;
+        Ok(all.value.into_iter().map(|qos| qos.name).collect())
     }
 
-    async fn read_from_any<T>(&self, request: impl AsyncFn(Channel<'_>) -> Result<T, String>) -> Result<T, String> {
+    /// All jobs. They are no proof: no process is recorded with them.
+    pub(super) async fn jobs(&self) -> Result<Vec<Job>, ReadError> {
+        let all = self
+            .read(async |channel, _| request!(channel, jobs), |_, _| true)
+            .await?;
+        Ok(all.value)
+    }
+
+    /// All partitions.
+    pub(super) async fn partitions(&self) -> Result<Vec<Partition>, ReadError> {
+        let all = self
+            .read(async |channel, _| request!(channel, partitions), |_, _| true)
+            .await?;
+        Ok(all.value)
+    }
+
+    /// Tries the channels in order until one returns a complete result. Otherwise returns an incomplete one, if any.
+    async fn read<T>(
+        &self,
+        read: impl AsyncFn(Channel<'_>, Timestamp) -> Result<T, String>,
+        is_complete: impl Fn(Channel<'_>, &T) -> bool,
+    ) -> Result<T, ReadError> {
         let connection = self.connection()?;
-        let mut failures = Vec::new();
-        for channel in connection.channels() {
-            let answer = match timeout(READ_TIMEOUT, request(channel)).await {
+        let (mut incomplete, mut failures) = (None, Vec::new());
+        for channel in connection.channels(self.host().instant()) {
+            let answer = match timeout(READ_TIMEOUT, read(channel, self.now())).await {
                 Ok(answer) => answer,
                 Err(_) => Err(format!("no response within {} s", READ_TIMEOUT.as_secs())),
             };
-            connection.note(channel, answer.is_ok());
-            match answer {
-                Ok(answer) => return Ok(answer),
-                Err(why) => failures.push(format!("{}: {why}", channel.name())),
+            if let Channel::Rest(_) = channel {
+                let penalty = answer.is_err().then(|| self.host().instant() + REST_PENALTY);
+                *lock(&connection.rest_penalty_until) = penalty;
+            }
+            match (answer, channel) {
+                (Ok(answer), _) if is_complete(channel, &answer) => return Ok(answer),
+                (Ok(answer), _) => incomplete = Some(answer),
+                (Err(why), Channel::Rest(_)) => failures.push(format!("slurmrestd: {why}")),
+                (Err(why), Channel::Agent(_)) => failures.push(format!("the agent: {why}")),
             }
         }
-        Err(failures.join("; "))
+        incomplete.ok_or_else(|| ReadError::Failed(failures.join("; ")))
     }
 
-    fn connection(&self) -> Result<Arc<Connection>, String> {
+    fn connection(&self) -> Result<Arc<Connection>, NoRoute> {
         let mut known = lock(&self.connection);
-        let routes = match route::find(&self.shared.caches, &self.key) {
-            Ok(routes) => routes,
-            Err(why) => {
-                *known = None;
-                return Err(why);
-            }
-        };
-        if let Some(known) = known.as_ref().filter(|known| known.fingerprint == routes.fingerprint()) {
+        let routes = route::find(&self.shared.caches, &self.key).inspect_err(|_| *known = None)?;
+        if let Some(known) = known.as_ref().filter(|known| known.routes == routes) {
             return Ok(Arc::clone(known));
         }
-        let connection = Arc::new(Connection::new(&routes, self.host())?);
-        *known = Some(Arc::clone(&connection));
-        Ok(connection)
+        let connection = Connection::new(routes, self.host()).map_err(|error| NoRoute(error.to_string()))?;
+        Ok(Arc::clone(known.insert(Arc::new(connection))))
     }
+}
+
+fn no_pod() -> CommandError {
+    NoRoute("slurmctld's pod does not run".to_owned()).into()
+}
+
+async fn within<T>(limit: Duration, order: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
+    let late = |_| CommandError::Unclear(format!("no response within {} s", limit.as_secs()));
+    timeout(limit, order).await.map_err(late)?
 }
 
 async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), CommandError> {
@@ -437,7 +404,7 @@ async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), Com
 fn of_rest(error: rest::Error, order: Order<'_>) -> CommandError {
     match &error {
         rest::Error::NotFound { .. } => CommandError::NotFound(order.what()),
-        rest::Error::Lacking { .. } | rest::Error::Misread { .. } => CommandError::Unreachable(text(error)),
+        rest::Error::Lacking { .. } | rest::Error::Misread { .. } => NoRoute(text(error)).into(),
         rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
         // Slurm's error number proves that it read the order; without one, the order may be carried out in part.
         rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),
@@ -468,11 +435,7 @@ async fn command_agent(client: &agent::Client, order: Order<'_>, fence: agent::F
             };
             client.command_node(&command, fence).await.map(drop)
         }
-        Order::Job(job, order) => {
-            let action = match order {
-                JobOrder::Requeue => JobAction::Requeue,
-                JobOrder::Cancel => JobAction::Cancel,
-            };
+        Order::Job(job, action) => {
             let job = job.clone();
             client.command_job(&JobCommand { job, action }, fence).await
         }

@@ -27,21 +27,19 @@ impl KeyReport {
     /// Interprets the response of an agent. Returns `None` if it did not respond.
     pub(crate) fn of(pod: String, answer: Result<agent::Status, agent::Error>) -> Option<Self> {
         match answer {
-            Ok(status) => {
-                let slurmctld = status.slurmctld?;
+            Ok(status) => status.slurmctld.map(|slurmctld| Self {
+                pod,
+                has_other_jwt_key: false,
+                slurm_key: slurmctld.key,
+                refused: slurmctld.refused_peers,
+            }),
+            Err(agent::Error::Refused(Refusal::Token { detail })) if detail == InvalidToken::Signature.to_string() => {
                 Some(Self {
-                    pod,
-                    has_other_jwt_key: false,
-                    slurm_key: slurmctld.key,
-                    refused: slurmctld.refused_peers,
-                })
-            }
-            Err(agent::Error::Refused(Refusal::Token { detail })) => (detail == InvalidToken::Signature.to_string())
-                .then(|| Self {
                     pod,
                     has_other_jwt_key: true,
                     ..Self::default()
-                }),
+                })
+            }
             Err(_) => None,
         }
     }

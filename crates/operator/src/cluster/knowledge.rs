@@ -11,11 +11,7 @@ use slurm::{
     rest::{Observation, Process},
 };
 
-use super::{
-    deadlines::{self, Deadlines},
-    load::{self, JobLoads},
-    oldest_job::{self, OldestJobs},
-};
+use super::job_summary::JobSummary;
 use crate::unix_time::timestamp;
 
 /// What is known about a cluster's nodes and jobs.
@@ -41,13 +37,8 @@ pub struct Seen {
     pub reservations: Option<Vec<Reservation>>,
     /// Partitions by name. `None` if they were not requested or not returned.
     pub partitions: Option<Arc<BTreeMap<String, Partition>>>,
-    /// The jobs of each partition, from the last list of jobs, which may be some seconds older. `None` if never listed.
-    pub job_loads: Option<Arc<JobLoads>>,
-    /// When the last job on each node must have ended, from the last list of jobs, which may be a minute older than the
-    /// nodes. `None` if jobs were never listed.
-    pub deadlines: Option<Arc<Deadlines>>,
-    /// When the oldest job on each node started, from the same list as the deadlines.
-    pub oldest_jobs: Option<Arc<OldestJobs>>,
+    /// From the last list of jobs, which may be a minute older than the nodes. `None` if jobs were never listed.
+    pub job_summary: Option<Arc<JobSummary>>,
     /// Names of the QOS in the accounting database, or why they are not known. `None` if they were not requested.
     pub qos: Option<Result<BTreeSet<String>, String>>,
     /// Year and month of the Slurm release that responded, if reported.
@@ -56,6 +47,12 @@ pub struct Seen {
     pub process: Option<Process>,
     /// When the first of the reads began.
     pub at: Timestamp,
+}
+
+impl Default for Knowledge {
+    fn default() -> Self {
+        Self::unknown("Slurm has not been polled yet")
+    }
 }
 
 impl Knowledge {
@@ -77,9 +74,7 @@ impl Seen {
     pub fn new(observation: Observation, at: Timestamp) -> Self {
         let Observation { nodes, jobs, process } = observation;
         Self {
-            deadlines: Some(Arc::new(deadlines::of_jobs(&jobs))),
-            oldest_jobs: Some(Arc::new(oldest_job::of_jobs(&jobs))),
-            job_loads: Some(Arc::new(load::of_jobs(&jobs))),
+            job_summary: Some(Arc::new(JobSummary::of(&jobs))),
             jobs: Some(jobs),
             process,
             ..Self::of_nodes(nodes, at)
@@ -93,9 +88,7 @@ impl Seen {
             jobs: None,
             reservations: None,
             partitions: None,
-            job_loads: None,
-            deadlines: None,
-            oldest_jobs: None,
+            job_summary: None,
             qos: None,
             release: None,
             process: None,
@@ -110,11 +103,9 @@ impl Seen {
 
     /// Adds the release that responded, such as `26.05.5`.
     #[must_use]
-    pub fn of_release(self, release: Option<&str>) -> Self {
-        Self {
-            release: release.and_then(year_and_month),
-            ..self
-        }
+    pub fn of_release(mut self, release: Option<&str>) -> Self {
+        self.release = release.and_then(year_and_month);
+        self
     }
 
     /// Returns the nodes that were added, removed or changed. The number of allocated CPUs does not count.
@@ -125,13 +116,13 @@ impl Seen {
 
     fn fields(&self, name: &str) -> Option<impl PartialEq> {
         let node = self.nodes.get(name)?;
-        let deadline = self.deadlines.as_ref().and_then(|deadlines| deadlines.get(name));
-        let oldest_job = self.oldest_jobs.as_ref().and_then(|oldest_jobs| oldest_jobs.get(name));
+        let jobs = self.job_summary.as_ref();
+        let times = jobs.map(|jobs| (jobs.deadlines.get(name), jobs.oldest.get(name)));
         Some((
             &node.state,
             (&node.reason, &node.comment, &node.topology),
             (&node.features, &node.active_features),
-            (deadline, oldest_job),
+            times.unwrap_or_default(),
         ))
     }
 }

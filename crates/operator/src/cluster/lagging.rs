@@ -6,11 +6,11 @@
 //! time until the node reports again, so a node that had a start time and has none lags too (both seen on 26.05). A
 //! node whose earlier start time is not known is judged by the clock.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use api::configuration::ConfigurationStatus;
 use jiff::Timestamp;
-use slurm::{Hostlist, agent::Action, node::NodeFlag};
+use slurm::{Hostlist, Node, agent::Action, node::NodeFlag};
 
 use super::{
     Knowledge, Seen,
@@ -23,9 +23,6 @@ const SETTLE: Duration = Duration::from_secs(3);
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// The maximum clock skew between the machines Slurm runs on.
 const SKEW: Duration = Duration::from_secs(5);
-
-/// The start time of each slurmd, in seconds since 1970.
-type Starts = BTreeMap<String, u64>;
 
 /// slurmctld has no report from the node since it read its files.
 const NO_START: u64 = 0;
@@ -65,8 +62,7 @@ impl NodeStarts {
             self.last = seen.cloned();
         }
         if let Some(change) = change {
-            let before = before.map(|seen| starts_of(&seen));
-            return find(change, before.as_ref(), listed, now);
+            return find(change, before.as_deref(), listed, now);
         }
         let last_change = status.and_then(|status| status.last_change.as_ref());
         let changed = last_change.and_then(|change| change.time.as_str().parse().ok());
@@ -98,15 +94,12 @@ fn begin_of(change: &FinishedPush) -> Timestamp {
     change.at.checked_sub(took).unwrap_or(change.at)
 }
 
-fn starts_of(seen: &Seen) -> Starts {
-    let started = |(name, node): (&String, &slurm::Node)| {
-        let start = node.slurmd_start_time.finite();
-        (name.clone(), start.unwrap_or(NO_START))
-    };
-    seen.nodes.iter().map(started).collect()
+/// When the slurmd of a node started, in seconds since 1970.
+fn start_of(node: &Node) -> u64 {
+    node.slurmd_start_time.finite().unwrap_or(NO_START)
 }
 
-fn find(change: &FinishedPush, before: Option<&Starts>, listed: Option<String>, now: &Knowledge) -> Lagging {
+fn find(change: &FinishedPush, before: Option<&Seen>, listed: Option<String>, now: &Knowledge) -> Lagging {
     let settled = change.at.checked_add(SETTLE).unwrap_or(change.at);
     let Some(seen) = now.known().filter(|seen| seen.at >= settled) else {
         return Lagging {
@@ -115,17 +108,15 @@ fn find(change: &FinishedPush, before: Option<&Starts>, listed: Option<String>, 
         };
     };
     let earliest = seconds(begin_of(change)).saturating_sub(SKEW.as_secs());
-    let silent = |name: &str| {
-        let node = seen.nodes.get(name);
-        node.is_some_and(|node| node.state.has(NodeFlag::NotResponding))
-    };
-    let lags = |name: &str, start: u64| match before.and_then(|before| before.get(name)).copied() {
-        Some(NO_START) | None if start == NO_START => silent(name),
-        Some(before) => start == NO_START || start == before,
-        // The node may have joined between the last poll before the change and the change.
-        None => start < earliest,
-    };
-    collect(&starts_of(seen), lags)
+    collect(seen, |node| {
+        let before = before.and_then(|before| before.nodes.get(&node.name)).map(start_of);
+        match (before, start_of(node)) {
+            (Some(NO_START) | None, NO_START) => node.state.has(NodeFlag::NotResponding),
+            (Some(before), start) => start == NO_START || start == before,
+            // The node may have joined between the last poll before the change and the change.
+            (None, start) => start < earliest,
+        }
+    })
 }
 
 /// A new leader has not seen the change: listed nodes lag until their slurmd is younger than it.
@@ -140,14 +131,14 @@ fn catch_up(listed: Option<String>, changed: Option<Timestamp>, now: &Knowledge)
         };
     };
     let listed = Hostlist::parse(&listed).unwrap_or_default();
-    collect(&starts_of(seen), |name, start| {
-        start < seconds(changed) && listed.contains(name)
+    collect(seen, |node| {
+        start_of(node) < seconds(changed) && listed.contains(&node.name)
     })
 }
 
-fn collect(starts: &Starts, lags: impl Fn(&str, u64) -> bool) -> Lagging {
-    let lagging = starts.iter().filter(|(name, start)| lags(name, **start));
-    let names: Vec<&String> = lagging.map(|(name, _)| name).collect();
+fn collect(seen: &Seen, lags: impl Fn(&Node) -> bool) -> Lagging {
+    let lagging = seen.nodes.values().filter(|node| lags(node));
+    let names: Vec<&String> = lagging.map(|node| &node.name).collect();
     if names.is_empty() {
         return Lagging::default();
     }
@@ -197,11 +188,8 @@ mod tests {
         Knowledge::Known(Arc::new(Seen::of_nodes(nodes, at(second))))
     }
 
-    fn starts(starts: &[(&str, u64)]) -> Starts {
-        starts
-            .iter()
-            .map(|(name, start)| ((*name).to_owned(), *start))
-            .collect()
+    fn starts(starts: &[(&str, i64)]) -> Seen {
+        seen(CHANGED - 9, starts).known().unwrap().clone()
     }
 
     fn listed(lagging: &Lagging) -> Option<&str> {
@@ -222,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_start_time_lags_if_it_had_one_before() {
-        let before = starts(&[("n1", 5), ("n2", NO_START)]);
+        let before = starts(&[("n1", 5), ("n2", 0)]);
         let now = seen(CHANGED + 5, &[("n1", 0), ("n2", 0), ("n3", 0)]);
         assert_eq!(listed(&find(&change(), Some(&before), None, &now)), Some("n1"));
         assert_eq!(find(&change(), None, None, &now), Lagging::default());

@@ -1,8 +1,8 @@
-//! The load of the partitions of a cluster: their nodes by state, and their jobs. Pure.
+//! The nodes of the partitions of a cluster, by state. Pure.
 
 use std::collections::BTreeMap;
 
-use slurm::{Job, Node};
+use slurm::Node;
 
 /// The nodes of one partition. A node counts once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,16 +17,6 @@ pub struct NodeLoad {
     /// CPUs of nodes that accept jobs.
     pub idle_cpus: u64,
 }
-
-/// The jobs of one partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobLoad {
-    pub running: u32,
-    pub pending: u32,
-}
-
-/// Loads by the partition's name in Slurm.
-pub type JobLoads = BTreeMap<String, JobLoad>;
 
 /// Returns the nodes of all partitions that have any.
 pub fn of_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<String, NodeLoad> {
@@ -49,22 +39,6 @@ pub fn of_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<Strin
                 } else {
                     load.idle += 1;
                 }
-            }
-        }
-    }
-    loads
-}
-
-/// Returns the jobs of all partitions that have any. A job that waits for several partitions counts in each.
-pub fn of_jobs(jobs: &[Job]) -> JobLoads {
-    let mut loads = JobLoads::new();
-    for job in jobs.iter().filter(|job| !job.state.is_finished()) {
-        for partition in job.partitions() {
-            let load = loads.entry(partition.to_owned()).or_default();
-            if job.state.may_be_on_nodes() {
-                load.running += 1;
-            } else {
-                load.pending += 1;
             }
         }
     }
@@ -106,23 +80,6 @@ mod tests {
         assert_eq!(
             loads,
             BTreeMap::from([("a".to_owned(), expected.clone()), ("b".to_owned(), expected)])
-        );
-    }
-
-    #[test]
-    fn a_pending_job_counts_in_each_of_its_partitions_and_a_finished_one_in_none() {
-        let job = |state: &str, partition: &str| json!({ "job_id": 1, "job_state": [state], "partition": partition, "nodes": "" });
-        let jobs: Vec<Job> = serde_json::from_value(json!([
-            job("RUNNING", "a"),
-            job("PENDING", "a,b"),
-            job("COMPLETED", "a"),
-            job("SUSPENDED", "b"),
-        ]))
-        .unwrap();
-        let load = |running, pending| JobLoad { running, pending };
-        assert_eq!(
-            of_jobs(&jobs),
-            JobLoads::from([("a".to_owned(), load(1, 1)), ("b".to_owned(), load(1, 1))])
         );
     }
 }

@@ -6,15 +6,13 @@
 //! again ([`Clusters::observe`]).
 
 pub(crate) mod connection;
-mod deadlines;
 pub(crate) mod deliver;
 pub(crate) mod external;
+mod job_summary;
 mod key_report;
 mod knowledge;
 pub(crate) mod lagging;
-pub(crate) mod live_since;
 pub mod load;
-mod oldest_job;
 pub(crate) mod partition_reports;
 pub(crate) mod pods;
 mod poll;
@@ -23,7 +21,7 @@ pub(crate) mod sent_revisions;
 mod snapshot;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -31,23 +29,21 @@ use std::{
 use api::{Controller, NodeSet, Partition};
 use host::{Host, Task};
 use jiff::Timestamp;
-use prometheus_client::registry::Registry;
 use runtime::{Clock, Fence, Key, Triggers};
-use slurm::{AdminState, JobHandle, Reservation, ReservationName, ReservationRequest, agent::Restored, rest};
+use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
 use tokio::sync::watch;
 
 pub(crate) use self::snapshot::{ExternalState, Snapshot};
 pub use self::{
     connection::{CommandError, JobOrder, NodeOrder},
-    deadlines::Deadlines,
+    job_summary::JobSummary,
     key_report::KeyReport,
     knowledge::{Knowledge, Seen},
-    oldest_job::OldestJobs,
     poll::Follower,
 };
 use self::{
     connection::{Connection, Order, Unanswered},
-    deliver::{Delivery, Wanted},
+    deliver::Delivery,
     external::External,
     partition_reports::{PartitionReport, PartitionReports},
     poll::Poll,
@@ -66,7 +62,8 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Clusters {
     shared: Arc<Shared>,
-    clusters: Mutex<HashMap<Key, Running>>,
+    /// Each with its task, which is aborted when it is dropped.
+    clusters: Mutex<BTreeMap<Key, (Arc<Cluster>, Task)>>,
 }
 
 /// The dependencies that the tasks of all clusters share.
@@ -77,13 +74,6 @@ struct Shared {
     clock: Clock,
     triggers: Triggers,
     metrics: ConfigurationMetrics,
-}
-
-/// A cluster and its task. Dropping it aborts the task.
-#[derive(Debug)]
-struct Running {
-    cluster: Arc<Cluster>,
-    task: Task,
 }
 
 /// One Slurm cluster, identified by the key of its Controller.
@@ -104,19 +94,6 @@ pub(crate) struct Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.shared.metrics.forget(&self.key);
-    }
-}
-
-/// For tests of other reconcilers: no cluster is known.
-impl Default for Clusters {
-    fn default() -> Self {
-        Self::new(
-            Caches::default(),
-            Fence::default(),
-            Clock::system(),
-            Triggers::default(),
-            ConfigurationMetrics::new(&mut Registry::default()),
-        )
     }
 }
 
@@ -158,7 +135,7 @@ impl Clusters {
     pub async fn knowledge_within(&self, controller: &Key, timeout: Duration) -> Knowledge {
         let cluster = self.cluster(controller);
         cluster.poll.start();
-        let mut polls = cluster.poll.subscribe();
+        let mut polls = cluster.poll.latest.subscribe();
         // On a timeout, the next line returns `Unknown`.
         drop(tokio::time::timeout(timeout, polls.wait_for(Option::is_some)).await);
         self.knowledge(controller)
@@ -168,17 +145,13 @@ impl Clusters {
     pub async fn poll_now(&self, controller: &Key, timeout: Duration) {
         let begin = self.shared.clock.now();
         let cluster = self.cluster(controller);
-        let mut polls = cluster.poll.subscribe();
+        let mut polls = cluster.poll.latest.subscribe();
         polls.mark_unchanged();
         cluster.poll.request_with_jobs();
-        let is_new = |latest: &Option<Knowledge>| match latest {
-            Some(Knowledge::Known(seen)) => seen.at >= begin,
-            Some(Knowledge::Unknown { .. }) => true,
-            None => false,
-        };
+        let is_new = |latest: &Knowledge| latest.known().is_none_or(|seen| seen.at >= begin);
         let polled = async {
             while polls.changed().await.is_ok() {
-                if is_new(&polls.borrow_and_update()) {
+                if polls.borrow_and_update().as_ref().is_some_and(is_new) {
                     return;
                 }
             }
@@ -194,7 +167,7 @@ impl Clusters {
             return false;
         };
         if self.age(&seen) >= MIN_POLL_INTERVAL {
-            self.cluster(controller).poll.request();
+            self.cluster(controller).poll.requests.notify_one();
         }
         true
     }
@@ -231,36 +204,9 @@ impl Clusters {
         self.cluster(controller).command(Order::Job(job, order)).await
     }
 
-    /// Makes slurmctld reload these keys of a partition from its files.
-    pub async fn restore_partition(
-        &self,
-        controller: &Key,
-        partition: &str,
-        keys: &[String],
-    ) -> Result<Restored, CommandError> {
-        self.cluster(controller).restore_partition(partition, keys).await
-    }
-
-    /// The cluster's slurmrestd. The caller checks the fence.
-    pub(crate) fn slurmrestd(&self, controller: &Key) -> Result<Arc<rest::Client>, String> {
-        self.cluster(controller).slurmrestd()
-    }
-
-    /// Reads now why slurmdbd cannot answer from its database. Returns `None` also if Slurm itself cannot be reached,
-    /// which says nothing about the database.
-    pub async fn database_trouble(&self, controller: &Key) -> Option<String> {
-        self.knowledge(controller).known()?;
-        self.cluster(controller).database_trouble().await
-    }
-
     /// What the agent of this Controller last reported about keys.
     pub fn key_report(&self, controller: &Key) -> Option<KeyReport> {
         self.cluster(controller).key_report.borrow().clone()
-    }
-
-    /// Reads all reservations now.
-    pub async fn reservations(&self, controller: &Key) -> Result<Vec<Reservation>, String> {
-        self.cluster(controller).reservations().await
     }
 
     /// Creates or changes a reservation.
@@ -273,33 +219,17 @@ impl Clusters {
         self.cluster(controller).command(Order::Unreserve(name)).await
     }
 
-    /// Makes slurmctld run with this configuration; it replaces the one wanted before.
-    pub(crate) fn deliver(&self, controller: &Key, wanted: Wanted) {
-        self.cluster(controller).delivery.want(wanted);
-    }
-
-    /// Stops delivering: no pod can take the configuration.
-    pub(crate) fn pause_delivery(&self, controller: &Key) {
-        self.cluster(controller).delivery.pause();
-    }
-
-    /// Finds out which of these pods has the active slurmctld.
-    pub(crate) fn watch_active(&self, controller: &Key, candidates: Vec<deliver::SlurmctldPod>) {
-        self.cluster(controller).delivery.watch_active(candidates);
-    }
-
     /// Remembers a revision that is about to be sent.
     pub(crate) fn note_sent(&self, controller: &Key, sent: SentRevision) {
-        lock(&self.cluster(controller).memory).sent.note(sent);
+        lock(&self.cluster(controller).memory).revisions.note_sent(sent);
     }
 
     /// Publishes the reports about the Partitions of a Controller, and wakes those whose report changed.
     pub(crate) fn publish(&self, controller: &Key, reports: PartitionReports) {
         let changed = lock(&self.cluster(controller).memory).partitions.publish(reports);
         for name in changed {
-            self.shared
-                .triggers
-                .wake::<Partition>(Key::new(&controller.namespace, name));
+            let key = Key::new(&controller.namespace, name);
+            self.shared.triggers.wake::<Partition>(key);
         }
     }
 
@@ -322,11 +252,11 @@ impl Clusters {
 
     fn cluster(&self, controller: &Key) -> Arc<Cluster> {
         let mut clusters = lock(&self.clusters);
-        clusters.retain(|_, running| !running.task.is_finished());
-        let running = clusters
+        clusters.retain(|_, (_, task)| !task.is_finished());
+        let (cluster, _) = clusters
             .entry(controller.clone())
             .or_insert_with(|| Cluster::start(controller.clone(), Arc::clone(&self.shared)));
-        Arc::clone(&running.cluster)
+        Arc::clone(cluster)
     }
 
     fn age(&self, seen: &Seen) -> Duration {
@@ -335,8 +265,7 @@ impl Clusters {
 }
 
 impl Cluster {
-    fn start(key: Key, shared: Arc<Shared>) -> Running {
-        let (delivery, deliver) = Delivery::new(&key, &shared);
+    fn start(key: Key, shared: Arc<Shared>) -> (Arc<Self>, Task) {
         let cluster = Arc::new(Self {
             key,
             shared,
@@ -344,9 +273,9 @@ impl Cluster {
             unanswered: Unanswered::default(),
             followers: Mutex::default(),
             poll: Poll::default(),
-            key_report: watch::Sender::new(None),
-            delivery,
-            external: watch::Sender::new(None),
+            key_report: watch::Sender::default(),
+            delivery: Delivery::default(),
+            external: watch::Sender::default(),
             memory: Mutex::default(),
         });
         let running = Arc::clone(&cluster);
@@ -354,11 +283,11 @@ impl Cluster {
             tokio::select! {
                 () = poll::run(&running) => {}
                 () = key_report::run(&running) => {}
-                () = deliver.run() => {}
+                () = deliver::run(&running) => {}
                 () = external::run(&running) => {}
             }
         });
-        Running { cluster, task }
+        (cluster, task)
     }
 
     fn now(&self) -> Timestamp {
@@ -402,19 +331,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
+
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_controller_that_follows_jobs_is_woken_by_every_poll_without_nodesets_too() {
-        let triggers = Triggers::default();
-        let mut inbox = triggers.inbox::<Controller>();
-        let clusters = Clusters::new(
+    /// No cluster is known.
+    pub(super) fn clusters(triggers: Triggers) -> Clusters {
+        Clusters::new(
             Caches::default(),
             Fence::default(),
             Clock::system(),
             triggers,
             ConfigurationMetrics::new(&mut Registry::default()),
-        );
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_controller_that_follows_jobs_is_woken_by_every_poll_without_nodesets_too() {
+        let triggers = Triggers::default();
+        let mut inbox = triggers.inbox::<Controller>();
+        let clusters = clusters(triggers);
         let controller = Key::new("hpc", "slurm");
         clusters.follow_jobs(&controller, &Follower::Controller, true);
         for _ in 0..3 {
@@ -424,7 +360,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let running = lock(&clusters.clusters);
         assert!(
-            running[&controller].task.is_finished(),
+            running[&controller].1.is_finished(),
             "a cluster without a Controller has ended"
         );
     }

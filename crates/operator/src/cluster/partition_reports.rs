@@ -1,7 +1,7 @@
 //! The reports about the Partitions of a cluster, made by the reconcile of their Controller, which alone writes
 //! slurm.conf. The reconciles of the Partitions write them into their status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::partition::PartitionWay;
 use jiff::Timestamp;
@@ -65,13 +65,9 @@ impl AllReports {
                 report.live_since = before.live_since;
             }
         }
-        let names = reports
-            .keys()
-            .chain(before.keys().filter(|name| !reports.contains_key(*name)));
-        let changed = names
-            .filter(|name| before.get(*name) != reports.get(*name))
-            .cloned()
-            .collect();
+        let names: BTreeSet<&String> = reports.keys().chain(before.keys()).collect();
+        let changed = names.into_iter().filter(|name| before.get(*name) != reports.get(*name));
+        let changed = changed.cloned().collect();
         *before = reports;
         changed
     }

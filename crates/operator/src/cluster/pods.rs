@@ -9,21 +9,30 @@ use api::{
     Controller,
     keys::{ON, labels},
 };
+use host::Host;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
-use slurm::agent;
+use slurm::agent::{self, AgentKey, EmptyKey};
 
-use super::deliver::Report;
+use super::deliver::{JwtKey, Report};
 use crate::layout::{CANDIDATE_VOLUME, name};
 
 /// An agent that can be reached.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) pod: String,
     pub(crate) uid: String,
     pub(crate) address: SocketAddr,
     /// The pod mounts a ConfigMap by which the agent can also receive a revision.
     pub(crate) takes_candidates: bool,
+}
+
+impl Target {
+    /// Returns a client, which connects when it is first used.
+    pub(super) fn client(&self, host: &Host, jwt_key: &JwtKey) -> Result<agent::Client, EmptyKey> {
+        let (key, options) = (AgentKey::derive(&jwt_key.0)?, agent::Options::default());
+        Ok(agent::Client::new(host.clone(), self.address, &*self.uid, key, options))
+    }
 }
 
 /// Whether the pod was created with an agent in it. Pods of another operator were not.
@@ -33,35 +42,36 @@ pub(crate) fn has_agent(pod: &Pod) -> bool {
 
 /// Returns the pod's agent, if it runs.
 pub(crate) fn agent_of(pod: &Pod) -> Option<Target> {
-    if pod.metadata.deletion_timestamp.is_some() || !is_running(container_status(pod, name::RECONFIGURE)?) {
-        return None;
-    }
-    let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
+    let state = container_status(pod, name::RECONFIGURE)?.state.as_ref()?;
+    agent_in(pod).filter(|_| state.running.is_some() && pod.metadata.deletion_timestamp.is_none())
+}
+
+/// Returns the pod's agent, which may not run.
+pub(super) fn agent_in(pod: &Pod) -> Option<Target> {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     Some(Target {
         pod: pod.name_any(),
         uid: pod.uid()?,
-        address: SocketAddr::new(ip, agent_port(pod)?),
-        takes_candidates: pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten())
-            .any(|volume| volume.name == CANDIDATE_VOLUME),
+        address: address(pod, agent_port(pod)?)?,
+        takes_candidates: volumes.any(|volume| volume.name == CANDIDATE_VOLUME),
     })
 }
 
 /// The address slurmctld listens on, once the pod has one.
 pub(crate) fn slurmctld_address(pod: &Pod) -> Option<SocketAddr> {
+    address(pod, api::wellknown::SLURMCTLD_PORT)
+}
+
+fn address(pod: &Pod, port: u16) -> Option<SocketAddr> {
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
-    Some(SocketAddr::new(ip, api::wellknown::SLURMCTLD_PORT))
+    Some(SocketAddr::new(ip, port))
 }
 
 /// Whether any container of the pod may have read the configuration.
 pub(crate) fn has_started(pod: &Pod) -> bool {
     let begun = |status: &ContainerStatus| {
         let state = status.state.as_ref();
-        let ended =
-            |state: &k8s_openapi::api::core::v1::ContainerState| state.running.is_some() || state.terminated.is_some();
-        status.restart_count > 0 || state.is_some_and(ended)
+        status.restart_count > 0 || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
     };
     [name::PREPARE, name::RECONFIGURE, name::SLURMCTLD]
         .iter()
@@ -77,33 +87,24 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 
 /// Whether the Service routes clients to this pod.
 pub(crate) fn is_labelled_active(pod: &Pod) -> bool {
-    pod.labels()
-        .get(labels::CONTROLLER_ACTIVE)
-        .is_some_and(|value| value == ON)
+    let label = pod.labels().get(labels::CONTROLLER_ACTIVE);
+    label.is_some_and(|value| value == ON)
 }
 
 /// Why a container does not run, as the kubelet reports it.
 pub(crate) fn trouble(pod: &Pod) -> Option<String> {
     container_statuses(pod).find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let why = waiting
-            .reason
-            .as_deref()
-            .filter(|reason| !matches!(*reason, "PodInitializing" | "ContainerCreating"))?;
+        let is_trouble = |reason: &&str| !matches!(*reason, "PodInitializing" | "ContainerCreating");
+        let why = waiting.reason.as_deref().filter(is_trouble)?;
         let message = waiting.message.as_deref().unwrap_or_default();
-        Some(
-            format!(
-                "container {} of pod {}: {why} {message}",
-                container.name,
-                pod.name_any()
-            )
-            .trim_end()
-            .to_owned(),
-        )
+        let (container, pod) = (&container.name, pod.name_any());
+        let trouble = format!("container {container} of pod {pod}: {why} {message}");
+        Some(trouble.trim_end().to_owned())
     })
 }
 
-pub(super) fn agent_port(pod: &Pod) -> Option<u16> {
+fn agent_port(pod: &Pod) -> Option<u16> {
     let spec = pod.spec.as_ref()?;
     let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
@@ -116,17 +117,10 @@ fn container_status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerSt
 }
 
 fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.iter();
-    status.flat_map(|status| {
-        [&status.init_container_statuses, &status.container_statuses]
-            .into_iter()
-            .flatten()
-            .flatten()
+    pod.status.iter().flat_map(|status| {
+        let all = [&status.init_container_statuses, &status.container_statuses];
+        all.into_iter().flatten().flatten()
     })
-}
-
-fn is_running(status: &ContainerStatus) -> bool {
-    status.state.as_ref().is_some_and(|state| state.running.is_some())
 }
 
 /// The pod with the active slurmctld: as slurmctld itself reports, else the labelled one, else the first.
@@ -137,10 +131,6 @@ pub(crate) fn active_pod(controller: &Controller, pods: &[Arc<Pod>], report: &Re
         return first;
     }
     let reported = report.active.clone().filter(exists);
-    let labelled = || {
-        pods.iter()
-            .find(|pod| is_labelled_active(pod))
-            .map(|pod| pod.name_any())
-    };
-    reported.or_else(labelled).or(first)
+    let labelled = pods.iter().find(|pod| is_labelled_active(pod));
+    reported.or_else(|| Some(labelled?.name_any())).or(first)
 }

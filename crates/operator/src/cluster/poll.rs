@@ -1,7 +1,7 @@
 //! Polls one cluster's Slurm, and wakes the objects for which something changed and those that follow jobs. Writes nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,8 +9,7 @@ use std::{
     time::Duration,
 };
 
-use api::{NodeSet, Partition};
-use k8s_openapi::api::core::v1::Pod;
+use api::{Controller, NodeSet, Partition};
 use kube::ResourceExt;
 use runtime::Key;
 use tokio::sync::{Notify, watch};
@@ -18,8 +17,8 @@ use tracing::info;
 
 use super::{
     Cluster, Knowledge, Seen,
-    deadlines::{self, Reading},
-    load, lock, oldest_job,
+    job_summary::{JobSummary, Reading},
+    load, lock,
 };
 use crate::worker::Worker;
 
@@ -38,53 +37,32 @@ pub enum Follower {
 }
 
 /// The results of polling, and requests for more.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Poll {
     /// `None` until the first poll has ended, and while polling is stopped.
-    latest: watch::Sender<Option<Knowledge>>,
-    requests: Notify,
+    pub(super) latest: watch::Sender<Option<Knowledge>>,
+    pub(super) requests: Notify,
     jobs_requested: AtomicBool,
     is_idle: AtomicBool,
-}
-
-impl Default for Poll {
-    fn default() -> Self {
-        Self {
-            latest: watch::Sender::new(None),
-            requests: Notify::new(),
-            jobs_requested: AtomicBool::new(false),
-            is_idle: AtomicBool::new(false),
-        }
-    }
 }
 
 impl Poll {
     pub(super) fn latest(&self) -> Knowledge {
         self.start();
-        let latest = self.latest.borrow().clone();
-        latest.unwrap_or_else(|| Knowledge::unknown("Slurm has not been polled yet"))
+        self.latest.borrow().clone().unwrap_or_default()
     }
 
     /// Restarts polling if it has stopped.
     pub(super) fn start(&self) {
         if self.is_idle.swap(false, Ordering::AcqRel) {
-            self.request();
+            self.requests.notify_one();
         }
-    }
-
-    /// Returns a receiver that reports the end of every poll.
-    pub(super) fn subscribe(&self) -> watch::Receiver<Option<Knowledge>> {
-        self.latest.subscribe()
-    }
-
-    pub(super) fn request(&self) {
-        self.requests.notify_one();
     }
 
     /// Polls now, jobs included: the caller has a worker that is leaving, though the caches may not show it yet.
     pub(super) fn request_with_jobs(&self) {
         self.jobs_requested.store(true, Ordering::Release);
-        self.request();
+        self.requests.notify_one();
     }
 }
 
@@ -112,14 +90,25 @@ pub(super) async fn run(cluster: &Cluster) {
             continue;
         }
         let with_jobs = jobs_requested.swap(false, Ordering::AcqRel) || !followers.is_empty();
+        let before = latest.borrow().clone();
+        let seen_before = before.as_ref().and_then(Knowledge::known);
         let mut now = cluster.observe(with_jobs).await;
-        if let Knowledge::Known(seen) = &mut now {
-            cluster.add_details(Arc::make_mut(seen), &sets, &followers).await;
-            cluster
-                .add_jobs(Arc::make_mut(seen), &sets, !partitions.is_empty(), &mut reading)
-                .await;
+        match &mut now {
+            Knowledge::Known(seen) => {
+                let seen = Arc::make_mut(seen);
+                cluster.add_details(seen, seen_before, &sets, &followers).await;
+                let jobs = cluster.add_jobs(seen, seen_before, &sets, !partitions.is_empty(), &mut reading);
+                jobs.await;
+                if seen_before.is_none() {
+                    info!(controller = %cluster.key, "Slurm responds");
+                }
+            }
+            Knowledge::Unknown { why } if seen_before.is_some() => {
+                info!(controller = %cluster.key, %why, "Slurm stopped responding");
+            }
+            Knowledge::Unknown { .. } => {}
         }
-        let before = cluster.replace(now.clone());
+        latest.send_replace(Some(now.clone()));
         let mut woken = followers;
         let changed = cluster.changed_node_sets(&sets, before.as_ref(), &now);
         woken.extend(changed.into_iter().map(Follower::NodeSet));
@@ -151,13 +140,12 @@ fn changed_partitions(partitions: &[Arc<Partition>], before: Option<&Knowledge>,
     let (before, now) = (before.and_then(Knowledge::known), now.known());
     let loads = |seen: Option<&Seen>| load::of_nodes(seen.into_iter().flat_map(|seen| seen.nodes.values()));
     let (loads_before, loads) = (loads(before), loads(now));
-    let jobs = |seen: Option<&Seen>, name: &str| seen?.job_loads.as_ref()?.get(name).cloned();
+    let jobs = |seen: Option<&Seen>, name: &str| seen?.job_summary.as_ref()?.loads.get(name).cloned();
     let live = |seen: Option<&Seen>, name: &str| seen?.partitions.as_ref()?.get(name).cloned();
+    let state = |seen: Option<&Seen>, name: &str| (jobs(seen, name), live(seen, name));
     let differs = |partition: &&Arc<Partition>| {
         let name = partition.slurm_name();
-        loads_before.get(&name) != loads.get(&name)
-            || jobs(before, &name) != jobs(now, &name)
-            || live(before, &name) != live(now, &name)
+        loads_before.get(&name) != loads.get(&name) || state(before, &name) != state(now, &name)
     };
     let changed = partitions.iter().filter(differs);
     changed.map(|partition| Key::of(partition.as_ref())).collect()
@@ -165,96 +153,77 @@ fn changed_partitions(partitions: &[Arc<Partition>], before: Option<&Knowledge>,
 
 /// Whether a partition was created or deleted, or its settings changed. Its nodes do not count.
 fn have_partitions_changed(before: Option<&Knowledge>, now: &Knowledge) -> bool {
-    let Some(now) = now.known().and_then(|seen| seen.partitions.as_ref()) else {
-        return false;
+    let settings = |knowledge: &Knowledge| {
+        let partitions = knowledge.known()?.partitions.clone()?;
+        let settings = |partition: &slurm::Partition| (partition.state.clone(), partition.settings());
+        let all = partitions
+            .iter()
+            .map(|(name, partition)| (name.clone(), settings(partition)));
+        Some(all.collect::<Vec<_>>())
     };
-    let before = before
-        .and_then(Knowledge::known)
-        .and_then(|seen| seen.partitions.as_ref());
-    before.is_none_or(|before| {
-        before.len() != now.len()
-            || now.iter().any(|(name, now)| {
-                before
-                    .get(name)
-                    .is_none_or(|before| before.state != now.state || before.settings() != now.settings())
-            })
-    })
+    let now = settings(now);
+    now.is_some() && before.and_then(settings) != now
 }
 
 impl Cluster {
     /// Adds partitions, and reservations and QOS where something depends on them.
-    async fn add_details(&self, seen: &mut Seen, sets: &[Arc<NodeSet>], followers: &BTreeSet<Follower>) {
+    async fn add_details(
+        &self,
+        seen: &mut Seen,
+        before: Option<&Seen>,
+        sets: &[Arc<NodeSet>],
+        followers: &BTreeSet<Follower>,
+    ) {
         if sets.iter().any(|set| set.may_have_reservation()) {
             seen.reservations = self.reservations().await.ok();
         }
-        let partitions = self.partitions().await.ok();
-        let by_name = |partitions: Vec<slurm::Partition>| -> BTreeMap<String, slurm::Partition> {
+        seen.partitions = self.partitions().await.ok().map(|partitions| {
             let named = partitions.into_iter();
-            named.map(|partition| (partition.name.clone(), partition)).collect()
-        };
-        seen.partitions = partitions.map(by_name).map(Arc::new);
-        if seen.release.is_none() {
-            // A request for jobs does not return the release; it is the same Slurm as before.
-            let latest = self.poll.latest.borrow();
-            let before = latest.as_ref().and_then(Knowledge::known);
-            seen.release = before.and_then(|before| before.release);
-        }
-        let has_database = || {
-            self.controller()
-                .is_some_and(|object| object.spec.accounting_name().is_some())
-        };
-        if followers.contains(&Follower::Controller) && has_database() {
-            seen.qos = Some(self.qos().await);
+            Arc::new(named.map(|partition| (partition.name.clone(), partition)).collect())
+        });
+        // A request for jobs does not return the release; it is the same Slurm as before.
+        seen.release = seen.release.or(before.and_then(|before| before.release));
+        let has_database = |controller: Arc<Controller>| controller.spec.accounting_name().is_some();
+        if followers.contains(&Follower::Controller) && self.controller().is_some_and(has_database) {
+            seen.qos = Some(self.qos().await.map_err(|error| error.to_string()));
         }
     }
 
     /// Adds results derived from jobs, which are read if that is due; otherwise the last results are kept.
-    async fn add_jobs(&self, seen: &mut Seen, sets: &[Arc<NodeSet>], counts_jobs: bool, reading: &mut Reading) {
+    async fn add_jobs(
+        &self,
+        seen: &mut Seen,
+        before: Option<&Seen>,
+        sets: &[Arc<NodeSet>],
+        counts_jobs: bool,
+        reading: &mut Reading,
+    ) {
         if seen.jobs.is_some() {
             reading.was_done(seen.at);
             return;
         }
-        let before = self.poll.latest.borrow().clone();
-        let before = before.as_ref().and_then(Knowledge::known);
-        seen.deadlines = before.and_then(|before| before.deadlines.clone());
-        seen.oldest_jobs = before.and_then(|before| before.oldest_jobs.clone());
-        seen.job_loads = before.and_then(|before| before.job_loads.clone());
+        seen.job_summary = before.and_then(|before| before.job_summary.clone());
         if before.is_none_or(|before| !seen.changed_since(before).is_empty()) {
             reading.something_changed();
         }
-        let for_deadlines = reading.is_due(seen.at) && self.has_busy_worker(sets, seen);
+        let is_busy = |name: &str| seen.nodes.get(name).is_some_and(|node| node.state.is_busy());
+        let has_busy_worker = || sets.iter().any(|set| self.has_worker(set, is_busy));
+        let for_deadlines = reading.is_due(seen.at) && has_busy_worker();
         let for_counts = counts_jobs && reading.is_due_for_counts(seen.at);
         if !for_deadlines && !for_counts {
             return;
         }
         // After a failure the next poll tries again.
         if let Ok(jobs) = self.jobs().await {
-            seen.deadlines = Some(Arc::new(deadlines::of_jobs(&jobs)));
-            seen.oldest_jobs = Some(Arc::new(oldest_job::of_jobs(&jobs)));
-            seen.job_loads = Some(Arc::new(load::of_jobs(&jobs)));
+            seen.job_summary = Some(Arc::new(JobSummary::of(&jobs)));
             reading.was_done(seen.at);
         }
     }
 
-    fn replace(&self, now: Knowledge) -> Option<Knowledge> {
-        let latest = &self.poll.latest;
-        let was_known = latest.borrow().as_ref().is_some_and(|latest| latest.known().is_some());
-        match &now {
-            Knowledge::Unknown { why } if was_known => {
-                info!(controller = %self.key, %why, "Slurm stopped responding");
-            }
-            Knowledge::Known(_) if !was_known => info!(controller = %self.key, "Slurm responds"),
-            _ => {}
-        }
-        latest.send_replace(Some(now))
-    }
-
-    fn has_busy_worker(&self, sets: &[Arc<NodeSet>], seen: &Seen) -> bool {
-        let is_busy = |name: &str| seen.nodes.get(name).is_some_and(|node| node.state.is_busy());
-        sets.iter().any(|set| {
-            let pods = self.shared.caches.pods.owned_by(&set.uid().unwrap_or_default());
-            pods.iter().any(|pod| Worker(pod).slurm_name().is_some_and(is_busy))
-        })
+    /// Whether a worker of the NodeSet has such a name in Slurm.
+    fn has_worker(&self, set: &NodeSet, is_such: impl Fn(&str) -> bool) -> bool {
+        let pods = self.shared.caches.pods.owned_by(&set.uid().unwrap_or_default());
+        pods.iter().any(|pod| Worker(pod).slurm_name().is_some_and(&is_such))
     }
 
     /// Returns the NodeSets whose nodes or reservation changed.
@@ -283,10 +252,8 @@ impl Cluster {
                 return true;
             }
             let uid = set.uid().unwrap_or_default();
-            let pods = self.shared.caches.pods.owned_by(&uid);
-            let is_changed = |pod: &Arc<Pod>| Worker(pod).slurm_name().is_some_and(|name| changed.contains(name));
             // The comment of a record names its NodeSet even after its pod is deleted.
-            pods.iter().any(is_changed) || comments.iter().any(|comment| comment.contains(&uid))
+            self.has_worker(set, |name| changed.contains(name)) || comments.iter().any(|comment| comment.contains(&uid))
         };
         sets.iter()
             .filter(has_changed)
@@ -298,13 +265,14 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use runtime::Triggers;
     use serde_json::json;
 
-    use super::{super::Clusters, *};
+    use super::{super::tests::clusters, *};
 
     #[tokio::test]
     async fn a_record_without_a_pod_belongs_to_the_set_in_its_comment() {
-        let cluster = Clusters::default().cluster(&Key::new("ns", "slurm"));
+        let cluster = clusters(Triggers::default()).cluster(&Key::new("ns", "slurm"));
         let sets: Vec<Arc<NodeSet>> = ["a", "b"]
             .into_iter()
             .map(|name| {

@@ -1,105 +1,90 @@
 //! Finds the endpoints of a cluster's Slurm from the objects around it. Pure.
 
-use std::{
-    fmt,
-    hash::{DefaultHasher, Hash, Hasher},
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
-
-use api::{
-    Controller, RestApi,
-    keys::{apps, labels},
-    wellknown,
-};
-use k8s_openapi::api::core::v1::Pod;
+use api::{Controller, RestApi, keys::apps, wellknown};
 use kube::ResourceExt;
 use runtime::Key;
+use thiserror::Error;
 
-use super::pods::agent_port;
-use crate::kinds::Caches;
+use super::{
+    deliver::JwtKey,
+    pods::{Target, agent_in, has_agent, is_labelled_active},
+};
+use crate::{kinds::Caches, secret::entry, template::metadata::selector_labels};
 
 /// The endpoints of one cluster, and the key they all need.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Routes {
-    pub(crate) key: Vec<u8>,
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Routes {
+    pub(super) key: JwtKey,
     /// The address of slurmrestd.
-    pub(crate) rest: Option<String>,
-    pub(crate) agent: Option<AgentRoute>,
+    pub(super) rest: Option<String>,
+    pub(super) agent: Option<Target>,
     /// No agent exists or is expected: slurmctld is external, or its pod was created without one.
-    pub(crate) agentless: bool,
+    pub(super) agentless: bool,
 }
 
-/// The agent in one pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct AgentRoute {
-    pub(crate) address: SocketAddr,
-    pub(crate) pod: String,
-}
+/// Why nothing can be sent to a cluster's Slurm, as a sentence for people.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct NoRoute(pub(super) String);
 
-impl Routes {
-    /// Identifies a set of routes without keeping the key.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (&self.key, &self.rest, &self.agent, self.agentless).hash(&mut hasher);
-        hasher.finish()
-    }
-}
-
-impl fmt::Debug for Routes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Routes")
-            .field("rest", &self.rest)
-            .field("agent", &self.agent)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Returns the routes to the cluster of this Controller, or why there are none.
-pub(crate) fn find(caches: &Caches, key: &Key) -> Result<Routes, String> {
+/// Returns the routes to the cluster of this Controller.
+pub(super) fn find(caches: &Caches, key: &Key) -> Result<Routes, NoRoute> {
     let Key { namespace, name } = key;
-    let controller = caches
-        .controllers
-        .get(namespace, name)
-        .ok_or_else(|| format!("there is no Controller {name:?}"))?;
+    let controller = caches.controllers.get(namespace, name);
+    let controller = controller.ok_or_else(|| NoRoute(format!("there is no Controller {name:?}")))?;
     let secret_key = jwt_key(caches, &controller)?;
     let rest = rest_server(caches, key);
-    let agent = agent_of(caches, key);
+    let labels = selector_labels(apps::SLURMCTLD, name);
+    let mut pods = caches.pods.list(namespace);
+    pods.retain(|pod| {
+        let is_slurmctld = labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+        is_slurmctld && pod.metadata.deletion_timestamp.is_none()
+    });
+    // The agent of the active slurmctld; if no pod is labelled active, of the first pod.
+    let agents = pods
+        .iter()
+        .filter_map(|pod| Some((!is_labelled_active(pod), agent_in(pod)?)));
+    let agent = agents.min_by_key(|(is_standby, _)| *is_standby);
+    let is_external = controller.spec.is_external();
     if rest.is_none() && agent.is_none() {
-        return Err(if controller.spec.is_external() {
+        return Err(NoRoute(if is_external {
             format!("Controller {name:?} is external and no RestApi refers to it; create one")
         } else {
             format!("no RestApi refers to Controller {name:?}, and its pod does not run yet")
-        });
+        }));
     }
+    // As after a takeover of a cluster that another operator created.
+    let has_no_agent = !pods.is_empty() && !pods.iter().any(|pod| has_agent(pod));
     Ok(Routes {
         key: secret_key,
         rest,
-        agent,
-        agentless: controller.spec.is_external() || is_agentless(caches, key),
+        agent: agent.map(|(_, agent)| agent),
+        agentless: is_external || has_no_agent,
     })
 }
 
-fn jwt_key(caches: &Caches, controller: &Controller) -> Result<Vec<u8>, String> {
-    let namespace = controller.namespace().unwrap_or_default();
+/// Returns the JWT key that the operator shares with the Controller's slurmctld.
+pub(super) fn jwt_key(caches: &Caches, controller: &Controller) -> Result<JwtKey, NoRoute> {
     let name = controller.name_any();
-    let Some(reference) = controller.jwt_key() else {
-        return Err(format!("Controller {name:?} is external and names no jwtKeyRef"));
-    };
-    let secret = caches.secrets.get(&namespace, &reference.name).ok_or_else(|| {
-        format!(
-            "Secret {:?} with the JWT key of Controller {name:?} does not exist",
-            reference.name
-        )
-    })?;
-    let entry = secret.data.as_ref().and_then(|data| data.get(&reference.key));
-    match entry {
-        Some(bytes) if !bytes.0.is_empty() => Ok(bytes.0.clone()),
-        _ => Err(format!(
-            "Secret {:?} has no entry {:?} with the JWT key of Controller {name:?}",
-            reference.name, reference.key
-        )),
-    }
+    let reference = controller.jwt_key();
+    let reference =
+        reference.ok_or_else(|| NoRoute(format!("Controller {name:?} is external and names no jwtKeyRef")))?;
+    let secret = caches
+        .secrets
+        .get(&controller.namespace().unwrap_or_default(), &reference.name);
+    let key = entry(secret.as_deref(), &reference.key).map(|key| JwtKey(key.to_vec()));
+    key.ok_or_else(|| {
+        NoRoute(match secret {
+            None => format!(
+                "Secret {:?} with the JWT key of Controller {name:?} does not exist",
+                reference.name
+            ),
+            Some(_) => format!(
+                "Secret {:?} has no entry {:?} with the JWT key of Controller {name:?}",
+                reference.name, reference.key
+            ),
+        })
+    })
 }
 
 /// The oldest RestApi of the Controller, as upstream chooses it.
@@ -121,44 +106,6 @@ fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
         controller.namespace,
         port.unwrap_or_else(|| wellknown::SLURMRESTD_PORT.into()),
     ))
-}
-
-/// The pods of this Controller's slurmctld that are not being deleted.
-fn slurmctlds(caches: &Caches, controller: &Key) -> impl Iterator<Item = Arc<Pod>> {
-    let name = controller.name.clone();
-    let is_label = |pod: &Pod, key: &str, value: &str| pod.labels().get(key).is_some_and(|found| found == value);
-    caches.pods.list(&controller.namespace).into_iter().filter(move |pod| {
-        is_label(pod, labels::NAME, apps::SLURMCTLD)
-            && is_label(pod, labels::INSTANCE, &name)
-            && pod.metadata.deletion_timestamp.is_none()
-    })
-}
-
-/// slurmctld runs in a pod without an agent, as after a takeover of a cluster that another operator created.
-fn is_agentless(caches: &Caches, controller: &Key) -> bool {
-    let mut pods = slurmctlds(caches, controller).peekable();
-    pods.peek().is_some() && pods.all(|pod| agent_port(&pod).is_none())
-}
-
-/// The agent in the pod of the active slurmctld; if no pod is labelled active, in the first pod.
-fn agent_of(caches: &Caches, controller: &Key) -> Option<AgentRoute> {
-    slurmctlds(caches, controller)
-        .filter_map(|pod| {
-            let active = pod.labels().get(labels::CONTROLLER_ACTIVE);
-            let is_active = active.is_some_and(|active| active == api::keys::ON);
-            Some(((!is_active, pod.name_any()), agent_in(&pod)?))
-        })
-        .min_by(|(one, _), (other, _)| one.cmp(other))
-        .map(|(_, route)| route)
-}
-
-fn agent_in(pod: &Pod) -> Option<AgentRoute> {
-    let port = agent_port(pod)?;
-    let address: IpAddr = pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()?;
-    Some(AgentRoute {
-        address: SocketAddr::new(address, port),
-        pod: pod.uid()?,
-    })
 }
 
 #[cfg(test)]
@@ -194,7 +141,7 @@ mod tests {
     }
 
     fn routes(objects: Vec<Value>) -> Result<Routes, String> {
-        find(&Caches::of(objects), &Key::new("ns", "slurm"))
+        find(&Caches::of(objects), &Key::new("ns", "slurm")).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -207,7 +154,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(found.rest.as_deref(), Some("http://old-restapi.ns:6820"));
-        assert_eq!(found.key, b"key");
+        assert_eq!(found.key.0, b"key");
     }
 
     #[test]
@@ -222,7 +169,7 @@ mod tests {
         };
         let agent = |active| routes(pods(active)).unwrap().agent.unwrap();
         assert_eq!(agent(true).address.to_string(), "10.0.0.2:6822");
-        assert_eq!(agent(false).pod, "uid-slurm-controller-0");
+        assert_eq!(agent(false).uid, "uid-slurm-controller-0");
     }
 
     #[test]

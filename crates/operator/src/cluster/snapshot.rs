@@ -7,17 +7,16 @@ use slurm::revision::Digest;
 
 use super::{
     Cluster, Knowledge, Seen,
-    deliver::{LiveRevision, Report},
+    deliver::Report,
     external::View,
     lagging::{Lagging, NodeStarts},
-    live_since::{LiveSince, Lives},
     lock,
     partition_reports::AllReports,
-    sent_revisions::{SentRevision, SentRevisions},
+    sent_revisions::{Lives, Revisions, Served},
 };
 
 /// Everything known about one cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     /// Slurm's last response about nodes, jobs and partitions.
     pub(crate) knowledge: Knowledge,
@@ -25,8 +24,7 @@ pub(crate) struct Snapshot {
     pub(crate) report: Report,
     /// The revisions slurmctld ran with, each with the time since when that is known.
     pub(crate) lives: Lives,
-    /// The revision slurmctld was last known to run with, if this operator sent it.
-    pub(crate) served: Option<(LiveRevision, Arc<SentRevision>)>,
+    pub(crate) served: Served,
     /// The last poll of an external slurmctld.
     pub(crate) external: ExternalState,
     /// Nodes that have not applied the last change.
@@ -46,27 +44,13 @@ pub(crate) enum ExternalState {
     Polled(Arc<View>),
 }
 
-/// Nothing is known yet.
-impl Default for Snapshot {
-    fn default() -> Self {
-        Self {
-            knowledge: Knowledge::unknown("Slurm has not been polled yet"),
-            report: Report::default(),
-            lives: Lives::default(),
-            served: None,
-            external: ExternalState::None,
-            lagging: Lagging::default(),
-        }
-    }
-}
-
 impl Snapshot {
     /// Slurm's last response, if slurmctld ran with this revision and with nothing newer at that time.
     pub(crate) fn since(&self, revision: Digest) -> Option<&Seen> {
-        let index = self.lives.iter().position(|(digest, _)| *digest == revision)?;
-        let (_, since) = self.lives.get(index)?;
+        let mut lives = self.lives.iter().skip_while(|(digest, _)| *digest != revision);
+        let (_, since) = lives.next()?;
         // A newer revision is not accepted yet; what was read since it went live describes that one.
-        let until = self.lives.get(index + 1).map(|(_, at)| *at);
+        let until = lives.next().map(|(_, at)| *at);
         let is_about_it = |seen: &&Seen| seen.at > *since && until.is_none_or(|until| seen.at < until);
         self.knowledge.known().filter(is_about_it)
     }
@@ -75,40 +59,36 @@ impl Snapshot {
 /// What a cluster remembers between two reconciles of its Controller.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    pub(super) live_since: LiveSince,
-    pub(super) sent: SentRevisions,
+    pub(super) revisions: Revisions,
     pub(super) node_starts: NodeStarts,
     pub(super) partitions: AllReports,
 }
 
 impl Cluster {
     pub(super) fn snapshot(&self, controller: &Controller, knowledge: Knowledge) -> Snapshot {
-        let report = self.delivery.report();
+        let report = self.report();
         let mut memory = lock(&self.memory);
+        let (lives, served) = memory.revisions.note_live(&report, self.now());
+        // Slurm is polled on behalf of NodeSets only.
+        let lagging = (!self.node_sets().is_empty()).then(|| {
+            let status = controller.status.as_ref();
+            let status = status.and_then(|status| status.configuration.as_ref());
+            memory.node_starts.find_lagging(status, &report, &knowledge)
+        });
+        let external = self.external.borrow();
+        let external = external.as_ref().map(|external| match external.view() {
+            None => ExternalState::Polling {
+                address: external.address.clone(),
+            },
+            Some(view) => ExternalState::Polled(view),
+        });
         Snapshot {
-            lives: memory.live_since.note(&report, self.now()),
-            served: memory.sent.served(&report),
-            lagging: if self.node_sets().is_empty() {
-                // Slurm is polled on behalf of NodeSets only.
-                Lagging::default()
-            } else {
-                let status = controller
-                    .status
-                    .as_ref()
-                    .and_then(|status| status.configuration.as_ref());
-                memory.node_starts.find_lagging(status, &report, &knowledge)
-            },
-            external: match self.external.borrow().as_ref() {
-                None => ExternalState::None,
-                Some(external) => match external.view() {
-                    None => ExternalState::Polling {
-                        address: external.address.clone(),
-                    },
-                    Some(view) => ExternalState::Polled(view),
-                },
-            },
-            report,
             knowledge,
+            report,
+            lives,
+            served,
+            external: external.unwrap_or_default(),
+            lagging: lagging.unwrap_or_default(),
         }
     }
 }

@@ -53,8 +53,8 @@ pub(super) fn build_status(
             allocated: large(load.allocated_cpus),
             idle: large(load.idle_cpus),
         }),
-        jobs: seen.and_then(|seen| seen.job_loads.as_ref()).map(|loads| {
-            let load = loads.get(&name).cloned().unwrap_or_default();
+        jobs: seen.and_then(|seen| seen.job_summary.as_ref()).map(|jobs| {
+            let load = jobs.loads.get(&name).cloned().unwrap_or_default();
             PartitionJobs {
                 running: small(load.running),
                 pending: small(load.pending),

@@ -333,7 +333,7 @@ fn the_status_shows_the_live_state_and_a_manual_state() {
     seen.partitions = Some(Arc::new(
         [("long".to_owned(), serde_json::from_value(listed).unwrap())].into(),
     ));
-    seen.job_loads = Some(Arc::default());
+    seen.job_summary = Some(Arc::default());
     let closed = PartitionReport {
         manual_state: Some(ManualState {
             state: "DRAIN".to_owned(),

@@ -6,11 +6,10 @@ use futures::future::join_all;
 use host::Host;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::watch,
     time::timeout,
 };
 
-use super::Reporter;
+use super::Cluster;
 
 /// A failover must end within 15 s of the active slurmctld's end, of which Slurm takes 10.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -27,28 +26,25 @@ pub(crate) struct SlurmctldPod {
 }
 
 /// Polls the candidates, and reports when another one is active.
-pub(crate) async fn follow(mut candidates: watch::Receiver<Vec<SlurmctldPod>>, reporter: Reporter) {
+pub(super) async fn follow(cluster: &Cluster) {
+    let mut candidates = cluster.delivery.candidates.subscribe();
     loop {
         let polled = candidates.borrow_and_update().clone();
         if polled.is_empty() {
-            if candidates.changed().await.is_err() {
-                return;
-            }
+            drop(candidates.changed().await);
             continue;
         }
         // All at once: a candidate that hangs must not delay the others.
-        let answers = join_all(polled.iter().map(|candidate| serves(&reporter.host, candidate.address))).await;
+        let answers = join_all(polled.iter().map(|candidate| serves(cluster.host(), candidate.address))).await;
         let mut serving = polled.into_iter().zip(answers).filter(|(_, serves)| *serves);
         let pause = match serving.next() {
             Some((SlurmctldPod { pod, .. }, _)) => {
-                reporter.report(|report| report.active = Some(pod));
+                cluster.update_report(|report| report.active = Some(pod));
                 INTERVAL
             }
             None => FAILOVER_INTERVAL,
         };
-        if let Ok(Err(_)) = timeout(pause, candidates.changed()).await {
-            return;
-        }
+        drop(timeout(pause, candidates.changed()).await);
     }
 }
 

@@ -59,33 +59,19 @@ pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next 
     if let Some(rejection) = refused {
         return Next::Idle(State::Refused(rejection));
     }
-    let rolled_back = status
-        .rolled_back
-        .as_ref()
-        .map_or(0, |rolled_back| rolled_back.sequence);
-    let highest = [
-        live.map_or(0, |live| live.sequence),
-        wanted.floor,
-        rolled_back,
-        memory.highest,
-    ];
-    Next::Push {
-        sequence: highest.into_iter().max().unwrap_or_default() + 1,
-    }
+    let rolled_back = status.rolled_back.as_ref().map_or(0, |refused| refused.sequence);
+    let live = live.map_or(0, |live| live.sequence);
+    let highest = wanted.floor.max(memory.highest).max(live).max(rolled_back);
+    Next::Push { sequence: highest + 1 }
 }
 
 /// A revision that the agent rolled back without a waiting caller, for an earlier leader, or when its pod started.
 fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Option<Rejection> {
     let refused = status.rolled_back.as_ref()?;
+    let tried = wanted.tried(refused.sequence);
     // An older agent reports the sequence only; its digest is known from `memory` or from the status.
-    let reported = refused.digest.map(|digest| LiveRevision {
-        sequence: refused.sequence,
-        digest,
-    });
-    let tried = [reported, memory.open, wanted.rejected].into_iter().flatten();
-    let mut same = tried.filter(|tried| tried.sequence == refused.sequence && tried.digest == wanted.digest);
-    same.next()
-        .map(|tried| rejection_of(refused, tried, RejectedBy::Slurmctld))
+    let is_same = refused.digest == Some(tried.digest) || [memory.open, wanted.rejected].contains(&Some(tried));
+    is_same.then(|| tried.rejected(RejectedBy::Slurmctld, describe(refused)))
 }
 
 /// A revision that a dry run of this agent rejected for an earlier leader: it would be rejected again.
@@ -93,11 +79,8 @@ pub(crate) fn refused_before(wanted: &Wanted, status: &Status) -> Option<Rejecti
     let refused = status.refused.iter().rev();
     let mut same = refused.filter(|refused| refused.digest == Some(wanted.digest));
     same.next().map(|refused| {
-        let tried = LiveRevision {
-            sequence: refused.sequence,
-            digest: wanted.digest,
-        };
-        rejection_of(refused, tried, RejectedBy::DryRun)
+        let tried = wanted.tried(refused.sequence);
+        tried.rejected(RejectedBy::DryRun, describe(refused))
     })
 }
 
@@ -122,15 +105,6 @@ fn waiting_for(phase: Phase, status: &Status) -> String {
 fn quote(lines: &[String]) -> String {
     let (_, last) = lines.split_at(lines.len().saturating_sub(MAX_LINES));
     last.join(" / ")
-}
-
-pub(crate) fn rejection_of(refused: &Refused, tried: LiveRevision, by: RejectedBy) -> Rejection {
-    Rejection {
-        sequence: tried.sequence,
-        digest: tried.digest,
-        by,
-        why: describe(refused),
-    }
 }
 
 pub(crate) fn describe(Refused { reason, last_words, .. }: &Refused) -> String {

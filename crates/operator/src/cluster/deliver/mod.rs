@@ -14,10 +14,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use api::{Controller, configuration::RejectedBy};
-use host::Host;
+use api::configuration::RejectedBy;
 use jiff::Timestamp;
-use runtime::{Fence, Key, Trigger};
+use runtime::Key;
 use slurm::{
     Revision,
     agent::{self, Action, PartitionInUse, StepTime, UpdateChannel},
@@ -26,8 +25,8 @@ use slurm::{
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) use self::active::SlurmctldPod;
-use self::{standbys::ActiveRevision, task::Task};
-use super::{Shared, lock, pods::Target};
+use self::standbys::ActiveRevision;
+use super::{Cluster, Clusters, Follower, lock, pods::Target};
 
 /// Changes come at least a second apart, and the reconciler records the last ones within milliseconds.
 const REMEMBERED: usize = 4;
@@ -81,6 +80,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    fn tried(&self, sequence: u64) -> LiveRevision {
+        let digest = self.digest;
+        LiveRevision { sequence, digest }
+    }
+
     /// The revision under this sequence.
     fn revision(&self, sequence: u64) -> Revision {
         Revision {
@@ -99,18 +103,23 @@ struct Request {
     seen: Instant,
 }
 
-impl Request {
-    /// Whether both have the same files and the same agent.
-    fn has_same_files_and_agent(&self, wanted: &Wanted) -> bool {
-        self.wanted.digest == wanted.digest && self.wanted.target == wanted.target
-    }
-}
-
 /// A revision in a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LiveRevision {
     pub(crate) sequence: u64,
     pub(crate) digest: Digest,
+}
+
+impl LiveRevision {
+    fn rejected(self, by: RejectedBy, why: String) -> Rejection {
+        let Self { sequence, digest } = self;
+        Rejection {
+            sequence,
+            digest,
+            by,
+            why,
+        }
+    }
 }
 
 impl From<&Summary> for LiveRevision {
@@ -228,6 +237,11 @@ impl Report {
         self.live.filter(|_| at_rest)
     }
 
+    /// The live revision of this agent's pod.
+    fn live_in(&self, target: &Target) -> Option<LiveRevision> {
+        self.live.filter(|_| self.pod == target.uid)
+    }
+
     fn forget_agent(&mut self) {
         *self = Self {
             active: self.active.take(),
@@ -244,13 +258,6 @@ impl Report {
         refusals.insert(digest, why.to_owned());
     }
 
-    fn forget_refusals<'a>(&mut self, digests: impl Iterator<Item = &'a Digest>) {
-        let refusals = Arc::make_mut(&mut self.refusals);
-        for digest in digests {
-            refusals.remove(digest);
-        }
-    }
-
     fn remember(&mut self, ended: FinishedPush) {
         self.finished.push(Arc::new(ended));
         let surplus = self.finished.len().saturating_sub(REMEMBERED);
@@ -259,131 +266,73 @@ impl Report {
 }
 
 /// The delivery of the configuration to one cluster.
-#[derive(Debug)]
-pub(crate) struct Delivery {
-    host: Host,
+#[derive(Debug, Default)]
+pub(super) struct Delivery {
     wanted: watch::Sender<Option<Arc<Request>>>,
     candidates: watch::Sender<Vec<SlurmctldPod>>,
-    report: Arc<Mutex<Report>>,
+    /// The revision of the active slurmctld, for the standbys.
+    active_revision: watch::Sender<Option<Arc<ActiveRevision>>>,
+    report: Mutex<Report>,
 }
 
-/// The part of a cluster's task that delivers.
-pub(super) struct Deliver {
-    task: Task,
-    requests: watch::Receiver<Option<Arc<Request>>>,
-    candidates: watch::Receiver<Vec<SlurmctldPod>>,
-    active_revision: watch::Receiver<Option<Arc<ActiveRevision>>>,
-    reporter: Reporter,
-    fence: Fence,
+/// Delivers in a loop. The senders of all inboxes live as long as the cluster, so `changed` never fails.
+pub(super) async fn run(cluster: &Cluster) {
+    tokio::join!(task::run(cluster), active::follow(cluster), standbys::follow(cluster));
 }
 
-impl Deliver {
-    /// Runs until the cluster is removed.
-    pub(super) async fn run(self) {
-        let Self {
-            task,
-            requests,
-            candidates,
-            active_revision,
-            reporter,
-            fence,
-        } = self;
-        tokio::join!(
-            task.run(requests),
-            active::follow(candidates, reporter.clone()),
-            standbys::follow(active_revision, reporter, fence),
-        );
-    }
-}
-
-impl Delivery {
-    pub(super) fn new(key: &Key, shared: &Shared) -> (Self, Deliver) {
-        let (wanted, requests) = watch::channel(None);
-        let (candidates, elections) = watch::channel(Vec::new());
-        let (active_revision, active_revisions) = watch::channel::<Option<Arc<ActiveRevision>>>(None);
-        let report = Arc::new(Mutex::new(Report::default()));
-        let reporter = Reporter {
-            key: key.clone(),
-            report: Arc::clone(&report),
-            trigger: shared.triggers.of::<Controller>(),
-            host: shared.clock.host().clone(),
-        };
-        let task = Task::new(
-            reporter.clone(),
-            shared.fence.clone(),
-            shared.clock.clone(),
-            shared.metrics.clone(),
-            active_revision,
-        );
-        let deliver = Deliver {
-            task,
-            requests,
-            candidates: elections,
-            active_revision: active_revisions,
-            reporter,
-            fence: shared.fence.clone(),
-        };
-        let delivery = Self {
-            host: shared.clock.host().clone(),
-            wanted,
-            candidates,
-            report,
-        };
-        (delivery, deliver)
-    }
-
-    pub(super) fn report(&self) -> Report {
-        lock(&self.report).clone()
-    }
-
-    /// Makes slurmctld run with this revision; it replaces the one wanted before.
-    pub(super) fn want(&self, wanted: Wanted) {
-        self.wanted.send_if_modified(|current| {
+impl Clusters {
+    /// Makes slurmctld run with this configuration; it replaces the one wanted before.
+    pub(crate) fn deliver(&self, controller: &Key, wanted: Wanted) {
+        let cluster = self.cluster(controller);
+        cluster.delivery.wanted.send_if_modified(|current| {
             let before = current.as_deref();
             if before.is_some_and(|before| before.wanted == wanted) {
                 return false;
             }
-            let seen = before
-                .filter(|before| before.has_same_files_and_agent(&wanted))
-                .map_or_else(|| self.host.instant(), |before| before.seen);
+            let same = before.filter(|Request { wanted: before, .. }| {
+                before.digest == wanted.digest && before.target == wanted.target
+            });
+            let seen = same.map_or_else(|| cluster.host().instant(), |same| same.seen);
             *current = Some(Arc::new(Request { wanted, seen }));
             true
         });
     }
 
-    pub(super) fn pause(&self) {
-        self.wanted.send_if_modified(|wanted| wanted.take().is_some());
+    /// Stops delivering: no pod can take the configuration.
+    pub(crate) fn pause_delivery(&self, controller: &Key) {
+        let cluster = self.cluster(controller);
+        cluster
+            .delivery
+            .wanted
+            .send_if_modified(|wanted| wanted.take().is_some());
     }
 
-    pub(super) fn watch_active(&self, candidates: Vec<SlurmctldPod>) {
-        self.candidates.send_if_modified(|current| {
-            let differs = *current != candidates;
-            *current = candidates;
-            differs
-        });
+    /// Finds out which of these pods has the active slurmctld.
+    pub(crate) fn watch_active(&self, controller: &Key, candidates: Vec<SlurmctldPod>) {
+        send_if_different(&self.cluster(controller).delivery.candidates, candidates);
     }
 }
 
-/// Updates the report, and wakes the Controller when it has changed.
-#[derive(Clone, Debug)]
-pub(super) struct Reporter {
-    key: Key,
-    report: Arc<Mutex<Report>>,
-    trigger: Trigger,
-    host: Host,
+fn send_if_different<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|current| {
+        let differs = *current != value;
+        *current = value;
+        differs
+    });
 }
 
-impl Reporter {
-    pub(super) fn read(&self) -> Report {
-        lock(&self.report).clone()
+impl Cluster {
+    pub(super) fn report(&self) -> Report {
+        lock(&self.delivery.report).clone()
     }
 
-    pub(super) fn report(&self, change: impl FnOnce(&mut Report)) {
-        let mut report = lock(&self.report);
+    /// Changes the report, and wakes the Controller if it differs.
+    fn update_report(&self, change: impl FnOnce(&mut Report)) {
+        let mut report = lock(&self.delivery.report);
         let before = report.clone();
         change(&mut report);
         if *report != before {
-            self.trigger.wake(self.key.clone());
+            self.wake(Follower::Controller);
         }
     }
 }

@@ -2,20 +2,19 @@
 //! is unreachable, and it receives the revision when it is back. Before a push, standbys make a dry run, so that none
 //! of them takes over with files it cannot run with.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::join_all;
 use host::Host;
-use runtime::Fence;
 use slurm::{
     Revision,
-    agent::{AgentKey, Checked, Client, Error, Options, Outcome, Phase, Refused},
+    agent::{Checked, Error, Outcome, Phase, Refused},
     revision::Digest,
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::{JwtKey, LiveRevision, Reporter, Standby, Wanted, decide::describe};
+use super::{Cluster, JwtKey, LiveRevision, Standby, Wanted, decide::describe};
 use crate::{cluster::pods::Target, fence::next_fence};
 
 /// While a standby does not have the revision.
@@ -34,86 +33,70 @@ pub(crate) struct ActiveRevision {
 }
 
 /// Pushes the active revision to the standbys, in a loop.
-pub(crate) async fn follow(mut inbox: watch::Receiver<Option<Arc<ActiveRevision>>>, reporter: Reporter, fence: Fence) {
-    let mut refused = BTreeMap::new();
+pub(super) async fn follow(cluster: &Cluster) {
+    let mut inbox = cluster.delivery.active_revision.subscribe();
+    let mut rejections = Rejections::new();
     loop {
         let active = inbox.borrow_and_update().clone();
         let Some(active) = active.filter(|active| !active.standbys.is_empty()) else {
-            reporter.report(|report| report.standbys.clear());
-            if inbox.changed().await.is_err() {
-                return;
-            }
+            cluster.update_report(|report| report.standbys.clear());
+            drop(inbox.changed().await);
             continue;
         };
-        let pushes = join_all(
-            active
-                .standbys
-                .iter()
-                .map(|target| push_to(&reporter.host, target, &active, &fence, &refused)),
-        );
+        let pushes = active.standbys.iter().map(|target| async {
+            let pushed = push_to(cluster, target, &active, &rejections).await;
+            pushed.unwrap_or_else(|why| (None, Some(why), false))
+        });
         // A newer active revision replaces this one, and an agent finishes what it has received.
-        let standbys = tokio::select! {
-            standbys = pushes => standbys,
-            changed = inbox.changed() => match changed {
-                Ok(()) => continue,
-                Err(_) => return,
-            },
+        let results = tokio::select! {
+            results = join_all(pushes) => results,
+            _ = inbox.changed() => continue,
         };
-        for (standby, rejected) in &standbys {
-            match rejected {
-                Some(digest) => drop(refused.insert(standby.pod.clone(), (*digest, standby.clone()))),
-                None => drop(refused.remove(&standby.pod)),
+        let digest = active.revision.digest();
+        let mut standbys = Vec::new();
+        rejections.clear();
+        for (target, (live, why, is_rejected)) in active.standbys.iter().zip(results) {
+            let pod = target.uid.clone();
+            let standby = Standby { pod, live, why };
+            if is_rejected {
+                rejections.insert(target.uid.clone(), (digest, standby.clone()));
             }
+            standbys.push(standby);
         }
-        refused.retain(|pod, _| active.standbys.iter().any(|target| target.uid == *pod));
-        let standbys: Vec<Standby> = standbys.into_iter().map(|(standby, _)| standby).collect();
         let all = standbys.iter().all(|standby| standby.why.is_none());
-        reporter.report(|report| report.standbys = standbys);
-        if let Ok(Err(_)) = timeout(if all { RECHECK } else { RETRY }, inbox.changed()).await {
-            return;
-        }
+        cluster.update_report(|report| report.standbys = standbys);
+        drop(timeout(if all { RECHECK } else { RETRY }, inbox.changed()).await);
     }
 }
 
 /// Rejections by pod, each with the rejected digest.
-type Refusals = BTreeMap<String, (Digest, Standby)>;
+type Rejections = BTreeMap<String, (Digest, Standby)>;
 
-/// Returns the state of the standby afterwards, and the digest it rejected, if any.
+/// Returns the live revision of the standby afterwards, why it is not the active one, and whether the standby rejected
+/// that; or why nothing is known.
 async fn push_to(
-    host: &Host,
+    cluster: &Cluster,
     target: &Target,
     active: &ActiveRevision,
-    fence: &Fence,
-    refused: &Refusals,
-) -> (Standby, Option<Digest>) {
-    let ActiveRevision { revision, jwt_key, .. } = active;
-    let digest = revision.digest();
-    let standby = |live, why: Option<String>| Standby {
-        pod: target.uid.clone(),
-        live,
-        why,
-    };
+    rejections: &Rejections,
+) -> Result<(Option<LiveRevision>, Option<String>, bool), String> {
+    let (revision, digest) = (&active.revision, active.revision.digest());
     // A rejected revision is not pushed again: each attempt would restart slurmctld.
-    if let Some((_, before)) = refused.get(&target.uid).filter(|(before, _)| *before == digest) {
-        return (before.clone(), Some(digest));
+    if let Some((_, before)) = rejections.get(&target.uid).filter(|(before, _)| *before == digest) {
+        return Ok((before.live, before.why.clone(), true));
     }
-    let away = |error: &dyn std::fmt::Display| (standby(None, Some(error.to_string())), None);
-    let client = match client(host, target, jwt_key) {
-        Ok(client) => client,
-        Err(why) => return away(&why),
-    };
-    let status = match client.status().await {
-        Ok(status) => status,
-        Err(error) => return away(&error),
-    };
+    let client = target.client(cluster.host(), &active.jwt_key);
+    let client = client.map_err(|error| error.to_string())?;
+    let status = client.status().await.map_err(|error| error.to_string())?;
     let live = status.live.as_ref().map(LiveRevision::from);
     if live.is_some_and(|live| live.digest == digest) {
-        let why =
-            (status.phase != Phase::Verified).then(|| format!("slurmctld does not run with it yet: {}", status.phase));
-        return (standby(live, why), None);
+        let unverified = Some(status.phase).filter(|phase| *phase != Phase::Verified);
+        let why = unverified.map(|phase| format!("slurmctld does not run with it yet: {phase}"));
+        return Ok((live, why, false));
     }
+    let fence = &cluster.shared.fence;
     if fence.remaining().is_none() {
-        return (standby(live, Some("it is not pushed yet".to_owned())), None);
+        return Ok((live, Some("it is not pushed yet".to_owned()), false));
     }
     let revision = Revision {
         // The standby may have had higher sequences when it was active.
@@ -122,39 +105,35 @@ async fn push_to(
     };
     let (pod, sequence) = (&target.pod, revision.sequence);
     info!(%pod, sequence, %digest, "pushing the active revision to a standby");
-    let pushed = match client.push(&revision, next_fence(fence)).await {
-        Ok(pushed) => pushed,
-        Err(error) => return away(&error),
-    };
+    let pushed = client.push(&revision, next_fence(fence)).await;
+    let pushed = pushed.map_err(|error| error.to_string())?;
     let live = pushed.status.live.as_ref().map(LiveRevision::from);
-    match pushed.outcome {
-        Outcome::Applied | Outcome::Unchanged => (standby(live, None), None),
-        Outcome::Pending { reason } => (standby(live, Some(reason)), None),
+    let why = match pushed.outcome {
+        Outcome::Applied | Outcome::Unchanged => None,
+        Outcome::Pending { reason } => Some(reason),
         Outcome::Rejected(refused) | Outcome::RolledBack(refused) => {
             let why = describe(&refused);
             warn!(%pod, sequence, %why, "a standby rejected the revision of the active slurmctld");
-            (standby(live, Some(why)), Some(digest))
+            return Ok((live, Some(why), true));
         }
-        Outcome::PartitionsInUse { .. } | Outcome::Unknown => {
-            (standby(live, Some("its agent did not apply it".to_owned())), None)
-        }
-    }
+        Outcome::PartitionsInUse { .. } | Outcome::Unknown => Some("its agent did not apply it".to_owned()),
+    };
+    Ok((live, why, false))
 }
 
 /// Returns the first reachable standby whose dry run rejects the revision, and why.
-pub(crate) async fn find_veto(
+pub(super) async fn find_veto(
     host: &Host,
     wanted: &Wanted,
     revision: &Revision,
     known: &[Standby],
 ) -> Option<(String, Refused)> {
     let is_reachable = |target: &&Target| {
-        known
-            .iter()
-            .any(|standby| standby.pod == target.uid && standby.why.is_none())
+        let mut reachable = known.iter().filter(|standby| standby.why.is_none());
+        reachable.any(|standby| standby.pod == target.uid)
     };
     let checks = wanted.standbys.iter().filter(is_reachable).map(|target| async move {
-        let client = client(host, target, &wanted.jwt_key).ok()?;
+        let client = target.client(host, &wanted.jwt_key).ok()?;
         let begun = host.instant();
         match timeout(CHECK_TIMEOUT, client.check(revision)).await {
             Ok(Ok(Checked { refused })) => refused.map(|refused| (target.pod.clone(), refused)),
@@ -166,15 +145,4 @@ pub(crate) async fn find_veto(
         }
     });
     join_all(checks).await.into_iter().flatten().next()
-}
-
-fn client(host: &Host, target: &Target, jwt_key: &JwtKey) -> Result<Client, String> {
-    let key = AgentKey::derive(&jwt_key.0).map_err(|error| error.to_string())?;
-    Ok(Client::new(
-        host.clone(),
-        target.address,
-        target.uid.clone(),
-        key,
-        Options::default(),
-    ))
 }

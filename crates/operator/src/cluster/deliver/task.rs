@@ -3,24 +3,23 @@
 use std::{sync::Arc, time::Duration};
 
 use api::configuration::RejectedBy;
-use host::Host;
-use runtime::{Clock, Fence};
 use slurm::{
-    agent::{
-        Action, AgentKey, Candidate, Checked, Client, Error, Options, Outcome, Pushed, Refusal, Status, StepTime,
-        UpdateChannel,
-    },
+    agent::{Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, Phase, Pushed, Refusal, Status},
     revision::Digest,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout, timeout_at},
+};
 use tracing::{info, warn};
 
 use super::{
-    FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Reporter, Request, Sent, State, Wanted,
-    decide::{Memory, Next, decide, describe, refusals_of, refused_before, rejection_of},
+    Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Request, Sent, State, Wanted,
+    decide::{Memory, Next, decide, describe, refusals_of, refused_before},
+    send_if_different,
     standbys::{ActiveRevision, find_veto},
 };
-use crate::{cluster::pods::Target, configuration_metrics::ConfigurationMetrics, fence::next_fence};
+use crate::{cluster::pods::Target, fence::next_fence};
 
 /// The minimum time between two reconfigures of one slurmctld, so that a burst of edits causes one.
 const MIN_GAP: Duration = Duration::from_secs(1);
@@ -41,14 +40,10 @@ const RENEW_CANDIDATE: Duration = Duration::from_mins(5);
 /// How often an agent that has the wanted revision is polled: files in the pod may be changed manually.
 const RECHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-pub(crate) struct Task {
-    reporter: Reporter,
-    fence: Fence,
-    clock: Clock,
-    metrics: ConfigurationMetrics,
+struct Task<'a> {
+    cluster: &'a Cluster,
     memory: Memory,
-    active_revision: watch::Sender<Option<Arc<ActiveRevision>>>,
-    client: Option<(Target, JwtKey, Client)>,
+    client: Option<(Target, JwtKey, Arc<Client>)>,
     /// The agent's last status, and when it was read: if nothing failed since, a push need not poll the agent first.
     known: Option<(Instant, Status)>,
     failures: u32,
@@ -60,61 +55,39 @@ pub(crate) struct Task {
     set_aside: Option<Instant>,
 }
 
-impl Task {
-    pub(crate) fn new(
-        reporter: Reporter,
-        fence: Fence,
-        clock: Clock,
-        metrics: ConfigurationMetrics,
-        active_revision: watch::Sender<Option<Arc<ActiveRevision>>>,
-    ) -> Self {
-        Self {
-            reporter,
-            fence,
-            clock,
-            metrics,
-            active_revision,
-            memory: Memory::default(),
-            client: None,
-            known: None,
-            failures: 0,
-            reconfigured: None,
-            in_use_since: None,
-            set_aside: None,
+/// Delivers the wanted revision, in a loop.
+pub(super) async fn run(cluster: &Cluster) {
+    let mut inbox = cluster.delivery.wanted.subscribe();
+    let mut task = Task {
+        cluster,
+        memory: Memory::default(),
+        client: None,
+        known: None,
+        failures: 0,
+        reconfigured: None,
+        in_use_since: None,
+        set_aside: None,
+    };
+    loop {
+        let request = inbox.borrow_and_update().clone();
+        let Some(request) = request else {
+            task.client = None;
+            task.known = None;
+            cluster.update_report(Report::forget_agent);
+            drop(inbox.changed().await);
+            continue;
+        };
+        let pause = task.step(&request, &mut inbox).await;
+        let pause = task.expire_in_use(pause);
+        if timeout(pause, inbox.changed()).await.is_err() {
+            task.known = None;
         }
     }
+}
 
-    fn host(&self) -> &Host {
-        self.clock.host()
-    }
-
+impl Task<'_> {
     fn elapsed(&self, since: Instant) -> Duration {
-        self.host().instant().duration_since(since)
-    }
-
-    pub(crate) async fn run(mut self, mut inbox: watch::Receiver<Option<Arc<Request>>>) {
-        loop {
-            let request = inbox.borrow_and_update().clone();
-            let pause = if let Some(request) = request {
-                let pause = self.step(&request, &mut inbox).await;
-                Some(self.expire_in_use(pause))
-            } else {
-                self.client = None;
-                self.known = None;
-                self.reporter.report(Report::forget_agent);
-                None
-            };
-            let changed = match pause {
-                Some(pause) => tokio::time::timeout(pause, inbox.changed()).await.unwrap_or_else(|_| {
-                    self.known = None;
-                    Ok(())
-                }),
-                None => inbox.changed().await,
-            };
-            if changed.is_err() {
-                return;
-            }
-        }
+        self.cluster.host().instant().duration_since(since)
     }
 
     /// Clears the partitions in use after a while: they may no longer be in use.
@@ -125,7 +98,7 @@ impl Task {
         let left = IN_USE_RETRY.saturating_sub(self.elapsed(refused_at));
         if left.is_zero() {
             self.in_use_since = None;
-            self.reporter.report(|report| report.in_use.clear());
+            self.cluster.update_report(|report| report.in_use.clear());
             return pause;
         }
         pause.min(left)
@@ -134,16 +107,17 @@ impl Task {
     /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again.
     async fn step(&mut self, request: &Request, inbox: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
         let wanted = &request.wanted;
-        if self
-            .set_aside
-            .is_some_and(|since| self.elapsed(since) >= SET_ASIDE_TIME)
+        if let Some(since) = self.set_aside
+            && self.elapsed(since) >= SET_ASIDE_TIME
         {
             self.set_aside = None;
             let stuck = &self.memory.stuck;
-            self.reporter.report(|report| report.forget_refusals(stuck.keys()));
+            self.cluster.update_report(|report| {
+                Arc::make_mut(&mut report.refusals).retain(|digest, _| !stuck.contains_key(digest));
+            });
         }
-        let status = match self.status(wanted).await {
-            Ok(status) => status,
+        let (client, status) = match self.status(wanted).await {
+            Ok(agent) => agent,
             Err(why) => {
                 let pause = self.failed(wanted, State::Away { why });
                 if wanted.goal == Goal::Live {
@@ -152,182 +126,154 @@ impl Task {
                 return pause;
             }
         };
-        self.reporter.report(|report| report.sent = None);
+        self.cluster.update_report(|report| report.sent = None);
         let live = status.live.as_ref().map(LiveRevision::from);
-        match decide(wanted, &status, &self.memory) {
+        let sequence = match decide(wanted, &status, &self.memory) {
             Next::Idle(state) => {
                 self.failures = 0;
                 self.close_open_push(request, &state, refused_before(wanted, &status).is_some());
                 self.publish(wanted, live, state);
-                RECHECK_INTERVAL
+                return RECHECK_INTERVAL;
             }
-            Next::Push { sequence } if wanted.goal == Goal::Checked => self.dry_run(request, sequence).await,
             Next::Poll(state) => {
                 self.failures = 0;
                 self.publish(wanted, live, state);
-                POLL_INTERVAL
+                return POLL_INTERVAL;
             }
-            Next::Push { sequence } => {
-                // A failure stays reported until a push succeeds.
-                if self.failures == 0 && !self.is_at_rest(wanted, live) {
-                    self.publish(wanted, live, State::Busy);
-                }
-                if let Some(last) = self.reconfigured
-                    && self.elapsed(last) < MIN_GAP
-                    && tokio::time::timeout_at(last + MIN_GAP, inbox.changed()).await.is_ok()
-                {
-                    // A newer revision is wanted.
-                    return Duration::ZERO;
-                }
-                if self.fence.remaining().is_none() {
-                    return LONGEST_BACKOFF;
-                }
-                self.push(request, sequence).await
-            }
+            Next::Push { sequence } => sequence,
+        };
+        let tried = wanted.tried(sequence);
+        let report = self.cluster.report();
+        if wanted.goal == Goal::Checked {
+            return self.dry_run(request, tried, &client, &report).await;
         }
+        // `Busy` need not be reported if slurmctld runs with this agent's live revision: the reconciler itself reports
+        // a push in progress, and another reconcile would only delay the push.
+        let is_at_rest = report.pod == wanted.target.uid && report.live == live && report.state == State::Done;
+        // A failure stays reported until a push succeeds.
+        if self.failures == 0 && !is_at_rest {
+            self.publish(wanted, live, State::Busy);
+        }
+        if let Some(last) = self.reconfigured
+            && self.elapsed(last) < MIN_GAP
+            && timeout_at(last + MIN_GAP, inbox.changed()).await.is_ok()
+        {
+            // A newer revision is wanted.
+            return Duration::ZERO;
+        }
+        if self.cluster.shared.fence.remaining().is_none() {
+            return LONGEST_BACKOFF;
+        }
+        self.push(request, tried, &client).await
     }
 
     /// Sends the revision in a ConfigMap, if the pod mounts one. The result is known once the agent can be reached.
     fn send_candidate(&mut self, wanted: &Wanted) {
-        let Target {
-            uid, takes_candidates, ..
-        } = &wanted.target;
-        if !takes_candidates
+        let (target, digest) = (&wanted.target, wanted.digest);
+        if !target.takes_candidates
             || self.failures < FAILURES_BEFORE_CANDIDATE
-            || self.fence.remaining().is_none()
-            || self.memory.refused.contains_key(&wanted.digest)
+            || self.cluster.shared.fence.remaining().is_none()
+            || self.memory.refused.contains_key(&digest)
         {
             return;
         }
-        let report = self.reporter.read();
-        let live = report.live.filter(|_| report.pod == *uid);
-        let sent = report
-            .sent
-            .filter(|sent| sent.pod == *uid && sent.revision.digest == wanted.digest);
+        let report = self.cluster.report();
+        let live = report.live_in(target);
+        let is_this = |sent: &Arc<Sent>| sent.pod == target.uid && sent.revision.digest == digest;
+        let sent = report.sent.filter(is_this);
         let fresh = |sent: &Arc<Sent>| self.elapsed(sent.made) < RENEW_CANDIDATE;
-        if live.is_some_and(|live| live.digest == wanted.digest) || sent.as_ref().is_some_and(fresh) {
+        if live.is_some_and(|live| live.digest == digest) || sent.as_ref().is_some_and(fresh) {
             return;
         }
         let next = || {
-            [wanted.floor, self.memory.highest, live.map_or(0, |live| live.sequence)]
-                .into_iter()
-                .max()
-                .unwrap_or_default()
-                + 1
+            let live = live.map_or(0, |live| live.sequence);
+            wanted.floor.max(self.memory.highest).max(live) + 1
         };
-        let revision = LiveRevision {
-            sequence: sent.map_or_else(next, |sent| sent.revision.sequence),
-            digest: wanted.digest,
-        };
-        let content = wanted.revision(revision.sequence);
+        let sequence = sent.map_or_else(next, |sent| sent.revision.sequence);
         let Ok(key) = AgentKey::derive(&wanted.jwt_key.0) else {
             return;
         };
-        let fence = next_fence(&self.fence);
-        let Ok(candidate) = Candidate::new(&content, fence, uid, &key, self.host().now()) else {
+        let (host, fence) = (self.cluster.host(), next_fence(&self.cluster.shared.fence));
+        let Ok(candidate) = Candidate::new(&wanted.revision(sequence), fence, &target.uid, &key, host.now()) else {
             return;
         };
-        info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence = revision.sequence, digest = %wanted.digest, "sending the configuration in a ConfigMap");
-        self.memory.highest = self.memory.highest.max(revision.sequence);
+        info!(controller = %self.cluster.key, pod = %target.pod, sequence, %digest, "sending the configuration in a ConfigMap");
+        let revision = wanted.tried(sequence);
+        self.memory.highest = self.memory.highest.max(sequence);
         self.memory.open = Some(revision);
         self.memory.sent = Some(revision);
         let sent = Sent {
-            pod: uid.clone(),
+            pod: target.uid.clone(),
             revision,
             candidate,
-            made: self.host().instant(),
+            made: host.instant(),
         };
-        self.reporter.report(|report| report.sent = Some(Arc::new(sent)));
+        self.cluster.update_report(|report| report.sent = Some(Arc::new(sent)));
     }
 
-    async fn status(&mut self, wanted: &Wanted) -> Result<Status, String> {
-        self.client(wanted)?;
+    /// Returns the client of the agent, and the agent's status.
+    async fn status(&mut self, wanted: &Wanted) -> Result<(Arc<Client>, Status), String> {
+        let client = self.client(wanted).map_err(|error| error.to_string())?;
         if let Some((at, status)) = &self.known
             && self.elapsed(*at) < RECHECK_INTERVAL
         {
-            return Ok(status.clone());
+            return Ok((client, status.clone()));
         }
-        let status = self.client(wanted)?.status().await;
-        let status = status.map_err(|error| error.to_string())?;
+        let status = client.status().await.map_err(|error| error.to_string())?;
         // Which of several inputs are held is decided from all rejections together.
-        self.reporter.report(|report| {
+        self.cluster.update_report(|report| {
             for (digest, why) in refusals_of(&status) {
                 report.note_refusal(digest, &why);
             }
         });
         self.remember_status(&status);
-        Ok(status)
+        Ok((client, status))
     }
 
     /// Remembers a status only if no push is in progress; another status may change before the next push.
     fn remember_status(&mut self, status: &Status) {
-        let at_rest = status.phase == slurm::agent::Phase::Verified;
-        self.known = at_rest.then(|| (self.host().instant(), status.clone()));
+        let at_rest = status.phase == Phase::Verified;
+        self.known = at_rest.then(|| (self.cluster.host().instant(), status.clone()));
     }
 
     /// Makes a dry run only: the next step restarts slurmctld.
-    async fn dry_run(&mut self, request: &Request, sequence: u64) -> Duration {
+    async fn dry_run(&mut self, request: &Request, tried: LiveRevision, client: &Client, report: &Report) -> Duration {
         let wanted = &request.wanted;
-        let report = self.reporter.read();
-        if report.checked == Some(wanted.digest) {
+        let LiveRevision { sequence, digest } = tried;
+        if report.checked == Some(digest) {
             return RECHECK_INTERVAL;
         }
-        let tried = LiveRevision {
-            sequence,
-            digest: wanted.digest,
-        };
-        info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "checking the configuration in a dry run before slurmctld is restarted with it");
-        let answer = match self.client(wanted) {
-            Ok(client) => client.check(&wanted.revision(sequence)).await,
-            Err(why) => return self.failed(wanted, State::Away { why }),
-        };
-        let live = report.live;
-        match answer {
+        info!(controller = %self.cluster.key, pod = %wanted.target.pod, sequence, %digest, "checking the configuration in a dry run before slurmctld is restarted with it");
+        match client.check(&wanted.revision(sequence)).await {
             Ok(Checked { refused: Some(refused) }) => {
                 self.failures = 0;
-                let rejection = rejection_of(&refused, tried, RejectedBy::DryRun);
-                self.finish(request, tried, PushTimes::default(), Some(rejection.clone()));
-                self.publish(wanted, live, State::Refused(rejection));
+                let rejection = tried.rejected(RejectedBy::DryRun, describe(&refused));
+                self.reject(request, report.live, rejection, None)
             }
             // An older agent has no dry run.
             Ok(Checked { refused: None }) | Err(Error::Refused(Refusal::NotFound)) => {
                 self.failures = 0;
-                self.publish(wanted, live, State::Busy);
-                self.reporter.report(|report| report.checked = Some(tried.digest));
+                self.publish(wanted, report.live, State::Busy);
+                self.cluster.update_report(|report| report.checked = Some(digest));
+                RECHECK_INTERVAL
             }
-            Err(error) => return self.not_carried_out(request, tried, error),
+            Err(error) => self.not_carried_out(request, tried, error),
         }
-        RECHECK_INTERVAL
     }
 
-    async fn push(&mut self, request: &Request, sequence: u64) -> Duration {
+    async fn push(&mut self, request: &Request, tried: LiveRevision, client: &Client) -> Duration {
         let wanted = &request.wanted;
+        let LiveRevision { sequence, digest } = tried;
         let revision = wanted.revision(sequence);
-        let standbys = self.reporter.read().standbys;
-        if let Some((pod, refused)) = find_veto(self.host(), wanted, &revision, &standbys).await {
-            let tried = LiveRevision {
-                sequence,
-                digest: wanted.digest,
-            };
-            let rejection = Rejection {
-                why: format!("on standby {pod}: {}", describe(&refused)),
-                ..rejection_of(&refused, tried, RejectedBy::DryRun)
-            };
-            self.finish(request, tried, PushTimes::default(), Some(rejection.clone()));
-            self.publish(wanted, self.reporter.read().live, State::Refused(rejection));
-            return RECHECK_INTERVAL;
+        let report = self.cluster.report();
+        if let Some((pod, refused)) = find_veto(self.cluster.host(), wanted, &revision, &report.standbys).await {
+            let why = format!("on standby {pod}: {}", describe(&refused));
+            return self.reject(request, report.live, tried.rejected(RejectedBy::DryRun, why), None);
         }
-        info!(controller = %self.reporter.key, pod = %wanted.target.pod, sequence, digest = %wanted.digest, "pushing the configuration");
-        let fence = next_fence(&self.fence);
-        let tried = LiveRevision {
-            sequence,
-            digest: wanted.digest,
-        };
+        info!(controller = %self.cluster.key, pod = %wanted.target.pod, sequence, %digest, "pushing the configuration");
+        let fence = next_fence(&self.cluster.shared.fence);
         self.known = None;
-        let answer = match self.client(wanted) {
-            Ok(client) => client.push(&revision, fence).await,
-            Err(why) => return self.failed(wanted, State::Away { why }),
-        };
+        let answer = client.push(&revision, fence).await;
         self.memory.highest = self.memory.highest.max(sequence);
         // Neither a dry run nor a change of partitions by RPC reconfigures slurmctld, so the next push need not wait.
         let no_reconfigure = |pushed: &Pushed| {
@@ -335,7 +281,7 @@ impl Task {
                 || pushed.action == Action::PartitionRpc
         };
         if !answer.as_ref().is_ok_and(no_reconfigure) {
-            self.reconfigured = Some(self.host().instant());
+            self.reconfigured = Some(self.cluster.host().instant());
         }
         match answer {
             Ok(pushed) => self.pushed(request, tried, &pushed),
@@ -345,38 +291,30 @@ impl Task {
 
     fn not_carried_out(&mut self, request: &Request, tried: LiveRevision, error: Error) -> Duration {
         let wanted = &request.wanted;
-        match error {
-            Error::Refused(Refusal::Busy { .. }) => POLL_INTERVAL,
+        let state = match error {
+            Error::Refused(Refusal::Busy { .. }) => return POLL_INTERVAL,
             Error::Refused(Refusal::StaleSequence { live }) => {
                 self.memory.highest = self.memory.highest.max(live.sequence);
-                SHORTEST_BACKOFF
+                return SHORTEST_BACKOFF;
             }
             Error::Refused(Refusal::Malformed { detail }) => {
-                let rejection = Rejection {
-                    sequence: tried.sequence,
-                    digest: tried.digest,
-                    by: RejectedBy::Agent,
-                    why: detail,
-                };
-                self.finish(request, tried, PushTimes::default(), Some(rejection));
-                Duration::ZERO
+                let rejection = tried.rejected(RejectedBy::Agent, detail);
+                self.finish(request, tried.sequence, None, Some(rejection));
+                return Duration::ZERO;
             }
             Error::Refused(Refusal::Stuck { detail }) => {
-                self.metrics.failed(&self.reporter.key);
                 self.set_aside(wanted.digest, &detail);
-                self.failed(wanted, State::Failed { why: detail })
+                State::Failed { why: detail }
             }
-            Error::Refused(Refusal::Failed { detail }) => {
-                self.metrics.failed(&self.reporter.key);
-                self.failed(wanted, State::Failed { why: detail })
-            }
+            Error::Refused(Refusal::Failed { detail }) => State::Failed { why: detail },
             error => {
                 // The agent may have received the revision nevertheless.
                 self.memory.open = Some(tried).filter(|_| wanted.goal == Goal::Live);
-                self.metrics.failed(&self.reporter.key);
-                self.failed(wanted, State::Away { why: error.to_string() })
+                State::Away { why: error.to_string() }
             }
-        }
+        };
+        self.cluster.shared.metrics.failed(&self.cluster.key);
+        self.failed(wanted, state)
     }
 
     /// Counts a revision whose dry run does not end as rejected for a while, so that it does not delay others.
@@ -384,9 +322,9 @@ impl Task {
         let times = self.memory.stuck.entry(digest).or_default();
         *times = times.saturating_add(1);
         if *times >= MAX_STUCK_DRY_RUNS {
-            self.set_aside = Some(self.host().instant());
+            self.set_aside = Some(self.cluster.host().instant());
             let why = format!("{why}; it is retried every minute");
-            self.reporter.report(|report| report.note_refusal(digest, &why));
+            self.cluster.update_report(|report| report.note_refusal(digest, &why));
         }
     }
 
@@ -397,7 +335,7 @@ impl Task {
         self.remember_status(&pushed.status);
         let (refused, by) = match &pushed.outcome {
             Outcome::Applied | Outcome::Unchanged => {
-                self.finish(request, tried, PushTimes::of(pushed), None);
+                self.finish(request, tried.sequence, Some(pushed), None);
                 self.publish(wanted, live, State::Done);
                 return RECHECK_INTERVAL;
             }
@@ -412,18 +350,16 @@ impl Task {
             }
             // The reconciler keeps the lines of these partitions, and pushes the rest.
             Outcome::PartitionsInUse { partitions } => {
-                info!(controller = %self.reporter.key, ?partitions, "slurmctld refuses to delete partitions that are in use");
-                self.in_use_since = Some(self.host().instant());
-                self.reporter.report(|report| report.in_use.clone_from(partitions));
+                info!(controller = %self.cluster.key, ?partitions, "slurmctld refuses to delete partitions that are in use");
+                self.in_use_since = Some(self.cluster.host().instant());
+                self.cluster
+                    .update_report(|report| report.in_use.clone_from(partitions));
                 return IN_USE_RETRY;
             }
             Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
             Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),
         };
-        let rejection = rejection_of(refused, tried, by);
-        self.finish(request, tried, PushTimes::of(pushed), Some(rejection.clone()));
-        self.publish(wanted, live, State::Refused(rejection));
-        RECHECK_INTERVAL
+        self.reject(request, live, tried.rejected(by, describe(refused)), Some(pushed))
     }
 
     /// Records the result of a push without a waiting caller, or a pod's failure to start with a revision.
@@ -431,42 +367,48 @@ impl Task {
         let open = self.memory.open.take();
         let open = open.filter(|open| open.digest == request.wanted.digest);
         match (state, open) {
-            (State::Done, Some(open)) => self.finish(request, open, PushTimes::default(), None),
+            (State::Done, Some(open)) => self.finish(request, open.sequence, None, None),
             (State::Refused(rejection), open) => {
-                let tried = LiveRevision {
-                    sequence: rejection.sequence,
-                    digest: rejection.digest,
-                };
                 let known = was_reported
-                    || self.memory.refused.contains_key(&tried.digest)
-                    || request.wanted.rejected == Some(tried);
+                    || self.memory.refused.contains_key(&rejection.digest)
+                    || request.wanted.rejected == Some(request.wanted.tried(rejection.sequence));
                 if open.is_some() || !known {
-                    self.finish(request, tried, PushTimes::default(), Some(rejection.clone()));
+                    self.finish(request, rejection.sequence, None, Some(rejection.clone()));
                 }
             }
             (State::Done | State::Busy | State::Waiting { .. } | State::Failed { .. } | State::Away { .. }, _) => {}
         }
     }
 
-    fn finish(&mut self, request: &Request, tried: LiveRevision, times: PushTimes, rejection: Option<Rejection>) {
-        let LiveRevision { sequence, digest } = tried;
-        let PushTimes {
-            action,
-            way,
-            milliseconds,
-            steps,
-        } = times;
-        let (key, pod) = (&self.reporter.key, &request.wanted.target.pod);
-        let counts = &self.metrics;
+    /// Records and reports a rejection.
+    fn reject(
+        &mut self,
+        request: &Request,
+        live: Option<LiveRevision>,
+        rejection: Rejection,
+        pushed: Option<&Pushed>,
+    ) -> Duration {
+        self.finish(request, rejection.sequence, pushed, Some(rejection.clone()));
+        self.publish(&request.wanted, live, State::Refused(rejection));
+        RECHECK_INTERVAL
+    }
+
+    /// Records the end of a push. Its times and steps are known only if the agent responded to the push itself.
+    fn finish(&mut self, request: &Request, sequence: u64, pushed: Option<&Pushed>, rejection: Option<Rejection>) {
+        let digest = request.wanted.digest;
+        let milliseconds = pushed.map_or(0, |pushed| pushed.milliseconds);
+        let action = pushed.map(|pushed| pushed.action).unwrap_or_default();
+        let (key, pod) = (&self.cluster.key, &request.wanted.target.pod);
+        let metrics = &self.cluster.shared.metrics;
         match &rejection {
             None => {
                 let seen = self.elapsed(request.seen);
                 info!(controller = %key, %pod, sequence, milliseconds, ?seen, "slurmctld runs with the configuration");
-                counts.accepted(key, action, seen.as_secs_f64());
+                metrics.accepted(key, action, seen.as_secs_f64());
             }
             Some(Rejection { by, why, .. }) => {
                 warn!(controller = %key, %pod, sequence, milliseconds, %by, %why, "the configuration was rejected");
-                counts.rejected(key, *by == RejectedBy::Slurmctld);
+                metrics.rejected(key, *by == RejectedBy::Slurmctld);
             }
         }
         self.memory.open = None;
@@ -476,20 +418,19 @@ impl Task {
             }
             self.memory.refused.insert(digest, rejection.clone());
         }
-        let by_candidate = self.memory.sent.take() == Some(tried);
         let ended = FinishedPush {
-            by_candidate,
+            by_candidate: self.memory.sent.take() == Some(request.wanted.tried(sequence)),
             sequence,
             digest,
             files: Arc::clone(&request.wanted.files),
-            at: self.clock.now(),
+            at: self.cluster.now(),
             action,
-            way,
+            way: pushed.map(|pushed| pushed.way).unwrap_or_default(),
             milliseconds,
-            steps,
+            steps: pushed.map(|pushed| pushed.steps.clone()).unwrap_or_default(),
             rejection,
         };
-        self.reporter.report(|report| report.remember(ended));
+        self.cluster.update_report(|report| report.remember(ended));
     }
 
     /// Reports a failure. Returns how long to wait before the next attempt.
@@ -500,32 +441,22 @@ impl Task {
         self.known = None;
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            warn!(controller = %self.reporter.key, pod = %wanted.target.pod, ?state, "request to the agent failed, retrying");
+            warn!(controller = %self.cluster.key, pod = %wanted.target.pod, ?state, "request to the agent failed, retrying");
         }
-        self.reporter.report(|report| {
-            if report.pod != wanted.target.uid {
-                report.live = None;
-            }
-            report.pod.clone_from(&wanted.target.uid);
-            report.state = state;
-        });
+        self.publish(wanted, self.cluster.report().live_in(&wanted.target), state);
         backoff
-    }
-
-    /// Whether the last report says that slurmctld runs with this agent's live revision. Then `Busy` need not be
-    /// reported: the reconciler itself reports a push in progress, and another reconcile would only delay the push.
-    fn is_at_rest(&self, wanted: &Wanted, live: Option<LiveRevision>) -> bool {
-        let Report {
-            pod, live: last, state, ..
-        } = self.reporter.read();
-        pod == wanted.target.uid && last == live && state == State::Done
     }
 
     fn publish(&self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {
         if let (State::Done, Some(live)) = (&state, live) {
-            self.set_active_revision(wanted, live.sequence);
+            let active_revision = ActiveRevision {
+                revision: wanted.revision(live.sequence),
+                standbys: wanted.standbys.clone(),
+                jwt_key: wanted.jwt_key.clone(),
+            };
+            send_if_different(&self.cluster.delivery.active_revision, Some(Arc::new(active_revision)));
         }
-        self.reporter.report(|report| {
+        self.cluster.update_report(|report| {
             report.pod.clone_from(&wanted.target.uid);
             report.live = live;
             if let State::Refused(rejection) = &state {
@@ -535,63 +466,25 @@ impl Task {
         });
     }
 
-    /// Passes the active slurmctld's revision on to the standbys.
-    fn set_active_revision(&self, wanted: &Wanted, sequence: u64) {
-        let active_revision = ActiveRevision {
-            revision: wanted.revision(sequence),
-            standbys: wanted.standbys.clone(),
-            jwt_key: wanted.jwt_key.clone(),
+    fn client(&mut self, wanted: &Wanted) -> Result<Arc<Client>, EmptyKey> {
+        let Wanted { target, jwt_key, .. } = wanted;
+        if let Some((known, key, client)) = &self.client
+            && (known, key) == (target, jwt_key)
+        {
+            return Ok(Arc::clone(client));
+        }
+        let client = Arc::new(target.client(self.cluster.host(), jwt_key)?);
+        self.client = Some((target.clone(), jwt_key.clone(), Arc::clone(&client)));
+        // Rejections by another pod or another slurmctld do not apply to this one.
+        self.memory = Memory {
+            highest: self.memory.highest,
+            ..Memory::default()
         };
-        self.active_revision.send_if_modified(|current| {
-            if current.as_deref() == Some(&active_revision) {
-                return false;
-            }
-            *current = Some(Arc::new(active_revision));
-            true
+        self.cluster.update_report(|report| {
+            report.refusals = Arc::default();
+            report.checked = None;
         });
-    }
-
-    fn client(&mut self, wanted: &Wanted) -> Result<&Client, String> {
-        let same = |(target, key, _): &(Target, JwtKey, Client)| *target == wanted.target && *key == wanted.jwt_key;
-        if !self.client.as_ref().is_some_and(same) {
-            let key = AgentKey::derive(&wanted.jwt_key.0).map_err(|error| error.to_string())?;
-            let Target { uid, address, .. } = wanted.target.clone();
-            let client = Client::new(self.host().clone(), address, uid, key, Options::default());
-            self.client = Some((wanted.target.clone(), wanted.jwt_key.clone(), client));
-            // Rejections by another pod or another slurmctld do not apply to this one.
-            self.memory.refused.clear();
-            self.memory.stuck.clear();
-            self.reporter.report(|report| {
-                report.refusals = Arc::default();
-                report.checked = None;
-            });
-            self.memory.open = None;
-            self.memory.sent = None;
-            self.known = None;
-        }
-        match &self.client {
-            Some((_, _, client)) => Ok(client),
-            None => Err("there is no agent".to_owned()),
-        }
-    }
-}
-
-/// The times and steps of a push, as far as they are known.
-#[derive(Debug, Default)]
-struct PushTimes {
-    action: Action,
-    way: UpdateChannel,
-    milliseconds: u64,
-    steps: Vec<StepTime>,
-}
-
-impl PushTimes {
-    fn of(pushed: &Pushed) -> Self {
-        Self {
-            action: pushed.action,
-            way: pushed.way,
-            milliseconds: pushed.milliseconds,
-            steps: pushed.steps.clone(),
-        }
+        self.known = None;
+        Ok(client)
     }
 }

@@ -4,14 +4,12 @@ mod requirements;
 mod view;
 
 use std::{
-    hash::{DefaultHasher, Hash, Hasher as _},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use api::Controller;
 use host::Host;
-use kube::ResourceExt as _;
 use runtime::{Clock, Key};
 use slurm::{
     rpc::{Client, Options},
@@ -22,8 +20,7 @@ pub(crate) use self::{
     requirements::Unfit,
     view::{ExternalCluster, View},
 };
-use super::{Cluster, Follower, lock};
-use crate::{kinds::Caches, secret::entry};
+use super::{Cluster, Follower, deliver::JwtKey, lock, route::jwt_key};
 
 /// Well above an intercontinental round trip.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,8 +39,7 @@ pub(crate) struct External {
     /// `host:port`.
     pub(crate) address: String,
     pub(crate) client: Arc<Client>,
-    /// Hash of the address and the key.
-    identity: u64,
+    key: JwtKey,
     latest: Arc<Mutex<Option<Arc<View>>>>,
     clock: Clock,
 }
@@ -67,17 +63,19 @@ impl Cluster {
     /// Polls the slurmctld that an external Controller names from now on; none if the Controller names none or its key
     /// is missing, which is reported elsewhere.
     pub(super) fn update_external(&self, controller: &Controller) {
-        let endpoint = endpoint(controller, &self.shared.caches);
+        let address = controller.spec.external_address();
+        let address = address.map(|(host, port)| format!("{host}:{port}"));
+        let endpoint = address.zip(jwt_key(&self.shared.caches, controller).ok());
         self.external.send_if_modified(|current| {
-            let identity = endpoint.as_ref().map(|(address, key)| hash(&(address, key)));
-            if current.as_ref().map(|external| external.identity) == identity {
+            let known = current.as_ref().map(|external| (&external.address, &external.key));
+            if known == endpoint.as_ref().map(|(address, key)| (address, key)) {
                 return false;
             }
-            *current = endpoint.zip(identity).and_then(|((address, key), identity)| {
+            *current = endpoint.and_then(|(address, key)| {
                 Some(External {
-                    client: Arc::new(client_of(self.host(), address.clone(), &key)?),
+                    client: Arc::new(client_of(self.host(), address.clone(), &key.0)?),
                     address,
-                    identity,
+                    key,
                     latest: Arc::default(),
                     clock: self.shared.clock.clone(),
                 })
@@ -94,7 +92,7 @@ pub(super) async fn run(cluster: &Cluster) {
         let external = externals.borrow_and_update().clone();
         let Some(external) = external else {
             // The error is ignored: the sender lives as long as the cluster.
-            let _ = externals.changed().await;
+            drop(externals.changed().await);
             continue;
         };
         let (view, has_changed) = external.poll().await;
@@ -120,23 +118,6 @@ fn interval(view: &View, is_without_partitions: bool) -> Duration {
         (None, false) => OFTEN,
         (None, true) => LATER,
     }
-}
-
-/// The address of slurmctld, and the JWT key it shares with the operator.
-fn endpoint(controller: &Controller, caches: &Caches) -> Option<(String, Vec<u8>)> {
-    let (host, port) = controller.spec.external_address()?;
-    let reference = controller.jwt_key()?;
-    let secret = caches
-        .secrets
-        .get(&controller.namespace().unwrap_or_default(), &reference.name)?;
-    let key = entry(Some(&secret), &reference.key)?.to_vec();
-    Some((format!("{host}:{port}"), key))
-}
-
-fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Returns a client for an external daemon that accepts tokens of this key. `None` if the key is invalid.

@@ -62,7 +62,7 @@ pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>,
     }
 }
 
-fn lacking(files: &[ServedFile]) -> Vec<&'static str> {
+fn lacking(files: &[ServedFile]) -> Vec<String> {
     let read = files
         .iter()
         .filter_map(|file| Some((file.name.as_str(), file.content.as_deref()?)));
@@ -72,21 +72,14 @@ fn lacking(files: &[ServedFile]) -> Vec<&'static str> {
         values.map(str::trim).any(|found| found.eq_ignore_ascii_case(expected))
     };
     let needs = [
-        (
-            has("AuthType", "auth/slurm"),
-            "auth/slurm (set AuthType=auth/slurm in its slurm.conf)",
-        ),
-        (
-            has("AuthAltTypes", "auth/jwt"),
-            "auth/jwt (set AuthAltTypes=auth/jwt in its slurm.conf)",
-        ),
-        (
-            has("AuthInfo", "use_client_ids"),
-            "use_client_ids (add it to AuthInfo in its slurm.conf)",
-        ),
+        ("AuthType", "auth/slurm", "set AuthType=auth/slurm"),
+        ("AuthAltTypes", "auth/jwt", "set AuthAltTypes=auth/jwt"),
+        ("AuthInfo", "use_client_ids", "add it to AuthInfo"),
     ];
-    let lacks = needs.into_iter().filter(|(holds, _)| !holds);
-    lacks.map(|(_, what)| what).collect()
+    let lacks = needs.into_iter().filter(|(key, value, _)| !has(key, value));
+    lacks
+        .map(|(_, value, remedy)| format!("{value} ({remedy} in its slurm.conf)"))
+        .collect()
 }
 
 #[cfg(test)]

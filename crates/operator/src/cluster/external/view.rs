@@ -47,10 +47,13 @@ impl View {
         // The request that slurmd and sackd will send, with the token that slurmrestd's clients will send.
         let files = client.served_files().await;
         let unfit = check_requirements(address, &files);
-        let cluster = match files {
-            Ok(files) => read(&files, client, clock).await.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
+        let cluster = async {
+            let files = files?;
+            let conf = client.live_conf().await?;
+            let now = clock.now();
+            Ok(ExternalCluster::new(&files, client.partitions().await?, &conf, now))
         };
+        let cluster = cluster.await.map_err(|error: Error| error.to_string());
         Self { unfit, cluster, at }
     }
 
@@ -66,13 +69,6 @@ impl View {
         };
         self.unfit == other.unfit && cluster(self) == cluster(other)
     }
-}
-
-async fn read(files: &[ServedFile], client: &Client, clock: &Clock) -> Result<ExternalCluster, Error> {
-    let conf = client.live_conf().await?;
-    let now = clock.now();
-    let partitions = client.partitions().await?;
-    Ok(ExternalCluster::new(files, partitions, &conf, now))
 }
 
 impl ExternalCluster {

@@ -91,9 +91,9 @@ fn wanted_annotations(view: WorkerView<'_>) -> MetadataPatch {
 /// Adds the end of the time limit of the last job, if it is known.
 fn mark_deadline(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
     let Some(seen) = view.seen else { return };
-    let deadline = match (view.node.filter(|node| node.state.is_busy()), &seen.deadlines) {
+    let deadline = match (view.node.filter(|node| node.state.is_busy()), &seen.job_summary) {
         (None, _) => None,
-        (Some(node), Some(deadlines)) => deadlines.get(&node.name),
+        (Some(node), Some(jobs)) => jobs.deadlines.get(&node.name),
         (Some(_), None) => return,
     };
     wanted.insert(POD_DEADLINE.to_owned(), deadline.map(|at| format!("{at:.0}")));

@@ -253,7 +253,7 @@ fn the_deadline_is_that_of_the_last_job_and_ends_with_it() {
     let Knowledge::Known(seen) = busy(vec![]) else { panic!() };
     let unread = Seen {
         jobs: None,
-        deadlines: None,
+        job_summary: None,
         ..Seen::clone(&seen)
     };
     assert_eq!(

@@ -98,7 +98,7 @@ pub(super) fn is_down_for_stale_jobs(node: &Node) -> bool {
 
 /// Whether the oldest job on the node is older than the worker, by the last list of jobs.
 fn is_suspicious(seen: &Seen, node: &str, worker: Worker<'_>) -> bool {
-    let oldest = seen.oldest_jobs.as_ref().and_then(|oldest_jobs| oldest_jobs.get(node));
+    let oldest = seen.job_summary.as_ref().and_then(|jobs| jobs.oldest.get(node));
     oldest.is_some_and(|since| is_older(seen, *since, worker)) && seen.nodes.get(node).is_some_and(can_be_set_down)
 }
 

@@ -61,7 +61,10 @@ pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> 
         (Err(why), None) => why,
     };
     let by_rest = async {
-        let client = context.clusters.slurmrestd(controller)?;
+        let client = context
+            .clusters
+            .slurmrestd(controller)
+            .map_err(|error| error.to_string())?;
         let cluster = read_cluster(&client, &context.clock)
             .await
             .map_err(|error| error.to_string())?;

@@ -1,14 +1,11 @@
-//! When the last job on each node must have ended. Pure.
+//! What is kept of a list of jobs, and how often jobs are listed for it. Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use slurm::Job;
+use slurm::{Hostlist, Job};
 
 use crate::unix_time::timestamp;
-
-/// Deadlines by node name. Nodes without a running job have none.
-pub type Deadlines = BTreeMap<String, Timestamp>;
 
 /// Deadlines are written to pods at most this often, so jobs are not read more often for them.
 const MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
@@ -19,19 +16,55 @@ const MAX_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
 /// The time that upstream adds to the start of a job without a limit.
 const NO_LIMIT: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
-/// Returns the latest end of the running jobs of each node.
-pub(crate) fn of_jobs(jobs: &[Job]) -> Deadlines {
-    let mut deadlines = Deadlines::new();
-    for job in jobs.iter().filter(|job| job.state.is_running()) {
-        let (Some(end), Ok(nodes)) = (end_of(job), job.node_list()) else {
-            continue;
-        };
-        for node in nodes.names() {
-            let latest = deadlines.entry(node).or_insert(end);
-            *latest = end.max(*latest);
+/// What is kept of a list of jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobSummary {
+    /// When the last job on each node must have ended. Nodes without a running job have none.
+    pub deadlines: BTreeMap<String, Timestamp>,
+    /// When the oldest job on each node started. Nodes without a job have none.
+    pub oldest: BTreeMap<String, Timestamp>,
+    /// The jobs of each partition that has any. A job that waits for several partitions counts in each.
+    pub loads: BTreeMap<String, JobLoad>,
+}
+
+/// The jobs of one partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobLoad {
+    pub running: u32,
+    pub pending: u32,
+}
+
+impl JobSummary {
+    pub fn of(jobs: &[Job]) -> Self {
+        let mut summary = Self::default();
+        for job in jobs {
+            let partitions = job.partitions().filter(|_| !job.state.is_finished());
+            for partition in partitions {
+                let load = summary.loads.entry(partition.to_owned()).or_default();
+                if job.state.may_be_on_nodes() {
+                    load.running += 1;
+                } else {
+                    load.pending += 1;
+                }
+            }
+            let end = end_of(job).filter(|_| job.state.is_running());
+            let since = job.on_its_nodes_since().and_then(timestamp);
+            if end.is_none() && since.is_none() {
+                continue;
+            }
+            for node in job.node_list().iter().flat_map(Hostlist::names) {
+                if let Some(end) = end {
+                    let latest = summary.deadlines.entry(node.clone()).or_insert(end);
+                    *latest = end.max(*latest);
+                }
+                if let Some(since) = since {
+                    let earliest = summary.oldest.entry(node).or_insert(since);
+                    *earliest = since.min(*earliest);
+                }
+            }
         }
+        summary
     }
-    deadlines
 }
 
 fn end_of(job: &Job) -> Option<Timestamp> {
@@ -98,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_latest_end_of_a_running_job_counts() {
-        let deadlines = of_jobs(&[
+        let summary = JobSummary::of(&[
             job("RUNNING", "n[1-2]", &minutes(60)),
             job("RUNNING", "n2", &minutes(90)),
             job("RUNNING", "n2", &minutes(5)),
@@ -109,7 +142,7 @@ mod tests {
             ("n1".to_owned(), at("2026-01-01T01:00:00Z")),
             ("n2".to_owned(), at("2026-01-01T01:30:00Z")),
         ];
-        assert_eq!(deadlines, expected.into());
+        assert_eq!(summary.deadlines, expected.into());
     }
 
     #[test]
@@ -118,14 +151,14 @@ mod tests {
             json!({ "set": true, "infinite": true, "number": 0 }),
             json!({ "set": false }),
         ] {
-            let deadlines = of_jobs(&[job("RUNNING", "n1", &limit)]);
+            let JobSummary { deadlines, .. } = JobSummary::of(&[job("RUNNING", "n1", &limit)]);
             assert_eq!(format!("{:.0}", deadlines["n1"]), "2318-04-12T23:47:16Z", "{limit}");
         }
     }
 
     #[test]
     fn a_limit_beyond_the_range_of_timestamps_counts_as_no_limit() {
-        let deadlines = of_jobs(&[job("RUNNING", "n1", &minutes(u64::MAX))]);
+        let JobSummary { deadlines, .. } = JobSummary::of(&[job("RUNNING", "n1", &minutes(u64::MAX))]);
         assert_eq!(format!("{:.0}", deadlines["n1"]), "2318-04-12T23:47:16Z");
     }
 
@@ -141,5 +174,41 @@ mod tests {
         assert!(!reading.is_due(after(4)) && reading.is_due(after(5)));
         reading.was_done(after(5));
         assert!(!reading.is_due(after(10)));
+    }
+
+    #[test]
+    fn the_oldest_job_on_the_node_counts() {
+        let job = |state: &[&str], nodes: &str, began: u64| -> Job {
+            let start = json!({ "set": true, "infinite": false, "number": began });
+            let job = json!({ "job_id": 1, "job_state": state, "nodes": nodes, "start_time": start });
+            serde_json::from_value(job).unwrap()
+        };
+        let summary = JobSummary::of(&[
+            job(&["RUNNING"], "n[1-2]", 200),
+            job(&["SUSPENDED"], "n2", 100),
+            job(&["RUNNING", "CONFIGURING"], "n1", 50),
+            job(&["COMPLETED", "COMPLETING"], "n3", 50),
+            job(&["PENDING"], "", 50),
+        ]);
+        let expected = [("n1", 200), ("n2", 100)];
+        let expected = expected.map(|(node, second)| (node.to_owned(), Timestamp::from_second(second).unwrap()));
+        assert_eq!(summary.oldest, expected.into());
+    }
+
+    #[test]
+    fn a_pending_job_counts_in_each_of_its_partitions_and_a_finished_one_in_none() {
+        let job = |state: &str, partition: &str| json!({ "job_id": 1, "job_state": [state], "partition": partition, "nodes": "" });
+        let jobs: Vec<Job> = serde_json::from_value(json!([
+            job("RUNNING", "a"),
+            job("PENDING", "a,b"),
+            job("COMPLETED", "a"),
+            job("SUSPENDED", "b"),
+        ]))
+        .unwrap();
+        let load = |running, pending| JobLoad { running, pending };
+        assert_eq!(
+            JobSummary::of(&jobs).loads,
+            BTreeMap::from([("a".to_owned(), load(1, 1)), ("b".to_owned(), load(1, 1))])
+        );
     }
 }
