@@ -2,8 +2,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -17,7 +16,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Clock, Metrics, error::describe};
+use crate::{Clock, Metrics, error::describe, hash, lock};
 
 /// The reporting controller of the events.
 const REPORTER: &str = "slinky.slurm.net/slurm-operator";
@@ -57,14 +56,9 @@ impl Events {
         (Self(Arc::new(inner)), waiting)
     }
 
-    /// A recorder for tests, whose events can be received.
-    pub fn recorded() -> (Self, Receiver<Event>) {
+    #[cfg(test)]
+    pub(crate) fn recorded() -> (Self, Receiver<Event>) {
         Self::new(Clock::system(), "test".to_owned(), Metrics::new())
-    }
-
-    /// A recorder for tests, whose events are dropped.
-    pub fn nowhere() -> Self {
-        Self::recorded().0
     }
 
     /// Reports something that needs attention.
@@ -98,21 +92,20 @@ impl Events {
         message: &str,
     ) {
         let regarding = object.object_ref(&());
-        if !self.is_new((
-            &regarding.kind,
-            &regarding.namespace,
-            &regarding.name,
-            &regarding.uid,
-            about,
-            reason,
-            message,
-        )) {
+        let ObjectReference {
+            kind,
+            namespace,
+            name,
+            uid,
+            ..
+        } = &regarding;
+        if !self.is_new(hash(&(kind, namespace, name, uid, about, reason, message))) {
             return;
         }
         let now = self.0.clock.now();
         // Two events of one object in one nanosecond get different names.
         let random = self.0.clock.host().random().u64() & 0xffff;
-        let object = regarding.name.clone().unwrap_or_default();
+        let object = name.clone().unwrap_or_default();
         let mut event = build_event(type_, regarding, reason, message, now, &self.0.instance);
         event.metadata.name = Some(format!("{object}.{:x}{random:04x}", now.as_nanosecond()));
         // A closed channel is the end of the process, or a test.
@@ -121,18 +114,16 @@ impl Events {
         }
     }
 
-    fn is_new(&self, what: impl Hash) -> bool {
-        let mut hasher = DefaultHasher::new();
-        what.hash(&mut hasher);
+    fn is_new(&self, event: u64) -> bool {
         let now = self.0.clock.host().instant();
-        let mut sent = self.0.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = |at: &Instant| now.duration_since(*at) < REPEAT;
+        let mut sent = lock(&self.0.sent);
         if sent.len() >= WAITING {
-            sent.retain(|_, at| now.duration_since(*at) < REPEAT);
+            sent.retain(|_, at| is_recent(at));
         }
-        let key = hasher.finish();
-        let new = sent.get(&key).is_none_or(|at| now.duration_since(*at) >= REPEAT);
+        let new = !sent.get(&event).is_some_and(is_recent);
         if new {
-            sent.insert(key, now);
+            sent.insert(event, now);
         }
         new
     }
@@ -171,10 +162,7 @@ fn shortened(note: &str) -> String {
     if note.len() <= LONGEST_NOTE {
         return note.to_owned();
     }
-    let mut end = LONGEST_NOTE - MORE.len();
-    while !note.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = note.floor_char_boundary(LONGEST_NOTE - MORE.len());
     format!("{}{MORE}", note.get(..end).unwrap_or_default())
 }
 
@@ -185,20 +173,19 @@ pub(crate) async fn write_to(client: Client, mut waiting: Receiver<Event>, metri
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
         let parameters = PostParams::default();
         let create = api.create(&parameters, &event);
-        match tokio::time::timeout(WRITE_TIMEOUT, create).await {
-            Ok(Ok(_)) => metrics.wrote("create", "Event", "ok"),
+        let error = match tokio::time::timeout(WRITE_TIMEOUT, create).await {
+            Ok(Ok(_)) => {
+                metrics.wrote("create", "Event", "ok");
+                continue;
+            }
             // The namespace is being deleted, and its events with it.
-            Ok(Err(kube::Error::Api(status))) if status.is_forbidden() || status.is_not_found() => {
-                metrics.event_dropped();
-            }
-            Ok(Err(error)) => {
-                metrics.event_dropped();
-                tracing::warn!(error = describe(&error), namespace, "cannot write an event");
-            }
-            Err(_) => {
-                metrics.event_dropped();
-                tracing::warn!(namespace, "cannot write an event: no response");
-            }
+            Ok(Err(kube::Error::Api(status))) if status.is_forbidden() || status.is_not_found() => None,
+            Ok(Err(error)) => Some(describe(&error)),
+            Err(_) => Some("no response".to_owned()),
+        };
+        metrics.event_dropped();
+        if let Some(error) = error {
+            tracing::warn!(error, namespace, "cannot write an event");
         }
     }
 }

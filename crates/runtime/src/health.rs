@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use host::Host;
 use tokio::{sync::watch, time::Instant};
+
+use crate::lock;
 
 /// Every loop reports at least this often.
 pub(crate) const TURN: Duration = Duration::from_secs(5);
@@ -36,19 +38,19 @@ impl Health {
 
     /// Records that a loop runs.
     pub(crate) fn turned(&self, name: &'static str) {
-        self.turns().insert(name, self.0.host.instant());
+        lock(&self.0.turns).insert(name, self.0.host.instant());
     }
 
     /// Records that a loop ended as it should.
     pub(super) fn ended(&self, name: &'static str) {
-        self.turns().remove(name);
+        lock(&self.0.turns).remove(name);
     }
 
     /// The loops that hang.
-    pub(super) fn stuck(&self) -> Vec<&'static str> {
-        let (now, turns) = (self.0.host.instant(), self.turns());
+    pub(super) fn stuck(&self) -> Vec<String> {
+        let (now, turns) = (self.0.host.instant(), lock(&self.0.turns));
         let stuck = turns.iter().filter(|(_, turned)| now.duration_since(**turned) > STUCK);
-        stuck.map(|(name, _)| *name).collect()
+        stuck.map(|(name, _)| (*name).to_owned()).collect()
     }
 
     /// Records whether a cache holds what the API server has. One whose definition is not installed does.
@@ -70,10 +72,6 @@ impl Health {
         let mut caches = self.0.caches.subscribe();
         // The sender lives as long as `self`.
         let _ = caches.wait_for(|caches| caches.values().all(|synced| *synced)).await;
-    }
-
-    fn turns(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
-        self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -28,8 +28,7 @@ impl Ownership {
     pub(crate) fn of(meta: &ObjectMeta, wanted: &[OwnerReference], applied: bool) -> Self {
         let owners = meta.owner_references.as_deref().unwrap_or_default();
         let is_wanted = |owner: &OwnerReference| wanted.iter().any(|wanted| wanted.uid == owner.uid);
-        // There is at most one controller, and it takes precedence.
-        let controller = owners.iter().find(|owner| owner.controller == Some(true));
+        let controller = controller(meta);
         if controller.is_none_or(is_wanted) && owners.iter().any(is_wanted) || owners.is_empty() && applied {
             return Self::Ours;
         }
@@ -42,6 +41,12 @@ impl Ownership {
             None => Self::Foreign { owner: describe(meta) },
         }
     }
+}
+
+/// The owner that controls the object: there is at most one, and it takes precedence.
+pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true))
 }
 
 /// The reference that a child has to this owner.
@@ -64,8 +69,7 @@ fn is_earlier(owner: &OwnerReference, wanted: &OwnerReference) -> bool {
 
 fn describe(meta: &ObjectMeta) -> String {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
-    let controller = owners.iter().find(|owner| owner.controller == Some(true));
-    if let Some(owner) = controller.or(owners.first()) {
+    if let Some(owner) = controller(meta).or(owners.first()) {
         return format!("belongs to {}", name(owner));
     }
     let release = meta.annotations.as_ref().and_then(|notes| notes.get(HELM_RELEASE));

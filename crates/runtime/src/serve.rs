@@ -1,90 +1,71 @@
 //! The HTTP servers for health and metrics.
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
 use axum::{Router, http::StatusCode, routing::get};
-use host::Host;
-use kube::Client;
 
-use crate::{Metrics, health::Health, secure};
+use crate::{Context, health::Health, secure};
 
 /// The content type Prometheus expects of this text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A host without free file descriptors may have some again after this time.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-/// No handler depends on the peer.
-const UNKNOWN_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
-/// Serves metrics. With a client, only to callers whom its API server authorizes.
-pub(crate) async fn serve_metrics(
-    host: Host,
-    address: SocketAddr,
-    metrics: Metrics,
-    guard: Option<Client>,
-) -> anyhow::Result<()> {
+/// Serves metrics. If `secure`, over HTTPS and only to callers whom the API server authorizes.
+pub(crate) async fn serve_metrics(address: SocketAddr, secure: bool, context: Context) -> anyhow::Result<()> {
+    let metrics = context.metrics.clone();
     let render = move || async move {
         let text = metrics.render().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
         Ok::<_, StatusCode>(([("content-type", OPEN_METRICS)], text))
     };
     let routes = Router::new().route("/metrics", get(render));
-    match guard {
-        Some(client) => secure::serve(address, routes, client).await,
-        None => serve(&host, address, routes).await,
+    if secure {
+        secure::serve(address, routes, context.client).await
+    } else {
+        serve(&context, address, routes).await
     }
 }
 
-pub(crate) async fn serve_health(host: Host, address: SocketAddr, health: Health) -> anyhow::Result<()> {
-    serve(&host, address, health_routes(health)).await
+pub(crate) async fn serve_health(address: SocketAddr, context: Context) -> anyhow::Result<()> {
+    serve(&context, address, health_routes(context.health.clone())).await
 }
 
 fn health_routes(health: Health) -> Router {
     let ready = health.clone();
+    let healthz = async move || respond(&health.stuck(), "these loops hang");
+    let readyz = async move || respond(&ready.missing(), "these caches are not synced yet");
     Router::new()
-        .route(
-            "/healthz",
-            get(async move || respond(&health.stuck(), "these loops hang")),
-        )
-        .route(
-            "/readyz",
-            get(async move || respond(&ready.missing(), "these caches are not synced yet")),
-        )
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
 }
 
-fn respond<T: AsRef<str>>(wrong: &[T], what: &str) -> (StatusCode, String) {
+fn respond(wrong: &[String], what: &str) -> (StatusCode, String) {
     if wrong.is_empty() {
         return (StatusCode::OK, "ok\n".to_owned());
     }
-    let names: Vec<&str> = wrong.iter().map(AsRef::as_ref).collect();
-    (
-        StatusCode::SERVICE_UNAVAILABLE,
-        format!("{what}: {}\n", names.join(", ")),
-    )
+    let text = format!("{what}: {}\n", wrong.join(", "));
+    (StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
-async fn serve(host: &Host, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
-    let listener = host.listen(address).await;
+async fn serve(context: &Context, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
+    let listener = context.clock.host().listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     axum::serve(HttpListener(listener), routes).await.context("HTTP server")
 }
 
-/// A listener of the host, for axum.
-#[derive(Debug)]
+/// A listener of the host, for axum. No handler depends on the peer's address.
 struct HttpListener(host::Listener);
 
 impl axum::serve::Listener for HttpListener {
     type Io = host::Connection;
-    type Addr = SocketAddr;
+    type Addr = ();
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             match self.0.accept().await {
-                Ok(connection) => return (connection, UNKNOWN_PEER),
+                Ok(connection) => return (connection, ()),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_RETRY).await;
@@ -94,7 +75,7 @@ impl axum::serve::Listener for HttpListener {
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.address().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+        Ok(())
     }
 }
 

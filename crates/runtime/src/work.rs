@@ -15,12 +15,7 @@ use tokio::{
 use tracing::Instrument;
 
 use crate::{
-    Change, Clock, Error, Inbox, Key, Metrics, Outcome, Reconciler, Registry,
-    gate::Journal,
-    health::{Health, TURN},
-    hub::{Hub, Signal},
-    queue::Queue,
-    stop::Stop,
+    Change, Context, Error, Key, Outcome, Reconciler, Signal, Stop, gate::Journal, health::TURN, queue::Queue,
 };
 
 /// Far above the timeouts of the requests in a reconcile.
@@ -37,39 +32,35 @@ const RESYNC_SPREAD: Duration = Duration::from_mins(1);
 /// Below a pod's grace period of 30 s, with time left to release the lease.
 const FINISH: Duration = Duration::from_secs(20);
 
-/// What the loop of a kind needs.
-#[derive(Debug)]
-pub(crate) struct Desk {
-    pub(crate) registry: Registry,
-    pub(crate) clock: Clock,
-    pub(crate) hub: Hub,
-    pub(crate) inbox: Inbox,
-    pub(crate) metrics: Metrics,
-    pub(crate) health: Health,
-}
-
 /// Runs the kind until the stop is requested, then waits for running reconciles.
-pub(crate) async fn work<R: Reconciler>(reconciler: Arc<R>, mut desk: Desk, mut stop: Stop) {
+pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut stop: Stop) {
     // Listen first, then list: a change in between is seen twice instead of never.
-    let mut signals = desk.hub.listen();
-    let mut work = Work::new(reconciler, desk.registry, desk.clock, desk.metrics);
-    work.handle(&Signal::Everything);
+    let mut signals = context.triggers.listen::<R::Object>();
+    let health = context.health.clone();
+    let mut work = Work {
+        reconciler: Arc::new(reconciler),
+        context,
+        queue: Queue::default(),
+        running: JoinSet::new(),
+        jobs: HashMap::new(),
+        written: HashMap::new(),
+    };
+    work.handle(Signal::Everything);
     let mut resync = work.instant() + RESYNC;
     while !stop.is_requested() {
-        desk.health.turned(R::NAME);
+        health.turned(R::NAME);
         work.start_ready();
         let turn = work.instant() + TURN;
         let wake = work.next_due().into_iter().chain([turn, resync]).min().unwrap_or(turn);
         tokio::select! {
             () = stop.requested() => break,
             Some(signal) = signals.recv() => {
-                work.handle(&signal);
+                work.handle(signal);
                 // A burst of changes becomes one set of keys before a reconcile starts.
                 while let Ok(signal) = signals.try_recv() {
-                    work.handle(&signal);
+                    work.handle(signal);
                 }
             }
-            Some(key) = desk.inbox.recv() => work.queue.add(key),
             Some(ended) = work.running.join_next_with_id() => work.ended(ended),
             () = sleep_until(wake) => {}
         }
@@ -79,14 +70,12 @@ pub(crate) async fn work<R: Reconciler>(reconciler: Arc<R>, mut desk: Desk, mut 
         }
     }
     work.finish().await;
-    desk.health.ended(R::NAME);
+    health.ended(R::NAME);
 }
 
 struct Work<R> {
     reconciler: Arc<R>,
-    registry: Registry,
-    clock: Clock,
-    metrics: Metrics,
+    context: Context,
     queue: Queue,
     running: JoinSet<Result<Outcome, Error>>,
     jobs: HashMap<Id, Job>,
@@ -101,27 +90,19 @@ struct Job {
 }
 
 impl<R: Reconciler> Work<R> {
-    fn new(reconciler: Arc<R>, registry: Registry, clock: Clock, metrics: Metrics) -> Self {
-        Self {
-            reconciler,
-            registry,
-            clock,
-            metrics,
-            queue: Queue::default(),
-            running: JoinSet::new(),
-            jobs: HashMap::new(),
-            written: HashMap::new(),
-        }
-    }
-
     fn instant(&self) -> Instant {
-        self.clock.host().instant()
+        self.context.clock.host().instant()
     }
 
-    fn handle(&mut self, signal: &Signal) {
+    fn jitter(&self) -> f64 {
+        self.context.clock.host().random().fraction()
+    }
+
+    fn handle(&mut self, signal: Signal) {
         let keys = match signal {
-            Signal::Change(change) => self.interested(change),
+            Signal::Change(change) => self.interested(&change),
             Signal::Everything => self.everything(),
+            Signal::Wake(key) => vec![key],
         };
         for key in keys {
             self.queue.add(key);
@@ -131,13 +112,12 @@ impl<R: Reconciler> Work<R> {
     fn resync(&mut self) {
         let now = self.instant();
         for key in self.everything() {
-            let jitter = self.clock.host().random().fraction();
-            self.queue.add_at(key, now + RESYNC_SPREAD.mul_f64(jitter));
+            self.queue.add_at(key, now + RESYNC_SPREAD.mul_f64(self.jitter()));
         }
     }
 
     fn everything(&self) -> Vec<Key> {
-        let changes = self.registry.appearances();
+        let changes = self.context.registry.appearances();
         changes.flat_map(|change| self.interested(&change)).collect()
     }
 
@@ -162,7 +142,8 @@ impl<R: Reconciler> Work<R> {
             };
             self.start(key);
         }
-        self.metrics.queue(R::NAME, self.queue.depth(), self.jobs.len());
+        let metrics = &self.context.metrics;
+        metrics.queue(R::NAME, self.queue.depth(), self.jobs.len());
     }
 
     fn start(&mut self, key: Key) {
@@ -202,8 +183,7 @@ impl<R: Reconciler> Work<R> {
                 label
             }
             Err(error) => {
-                let jitter = self.clock.host().random().fraction();
-                let retry_in = self.queue.fail(&key, now, jitter);
+                let retry_in = self.queue.fail(&key, now, self.jitter());
                 match &error {
                     // Expected where several writers share an object.
                     Error::Conflict { .. } => {
@@ -217,8 +197,8 @@ impl<R: Reconciler> Work<R> {
                 error.label()
             }
         };
-        self.metrics
-            .reconciled(R::NAME, label, now.duration_since(started).as_secs_f64());
+        let seconds = now.duration_since(started).as_secs_f64();
+        self.context.metrics.reconciled(R::NAME, label, seconds);
         if !journal.is_empty() {
             self.written.insert(key, journal);
         }
@@ -231,11 +211,8 @@ impl<R: Reconciler> Work<R> {
             }
         };
         if timeout(FINISH, all).await.is_err() {
-            tracing::warn!(
-                kind = R::NAME,
-                reconciles = self.jobs.len(),
-                "abandoning reconciles that do not end"
-            );
+            let reconciles = self.jobs.len();
+            tracing::warn!(kind = R::NAME, reconciles, "abandoning reconciles that do not end");
         }
     }
 }

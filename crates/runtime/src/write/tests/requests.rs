@@ -135,13 +135,8 @@ fn an_immutable_field_is_distinguished_from_other_errors() {
             message: message.to_owned(),
             ..kube::core::Status::default()
         };
-        refusal::read(
-            "apply",
-            "StatefulSet",
-            &Key::new("n", "a"),
-            kube::Error::Api(Box::new(status)),
-        )
-        .label()
+        let error = kube::Error::Api(Box::new(status));
+        Error::of_request("apply", "StatefulSet n/a".to_owned(), error).label()
     };
     let statefulset = "StatefulSet.apps \"a\" is invalid: spec: Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden";
     assert_eq!(read(422, "Invalid", statefulset), "immutable");
