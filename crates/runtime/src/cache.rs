@@ -11,7 +11,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     Delta, Key, Object, Rules, Trigger,
     field_sets::FieldSets,
-    ownership::{Ownership, controller, reference},
+    ownership::{Ownership, controller},
 };
 
 /// An annotation that holds a copy of the whole object, which nothing here reads.
@@ -160,7 +160,7 @@ impl<K: Object> Cache<K> {
         let namespace = owner.meta().namespace.as_deref().unwrap_or_default();
         let state = self.read();
         let Entry { object, field_sets } = state.objects.get(&Key::new(namespace, name))?;
-        let ownership = Ownership::of(object.meta(), &[reference(owner)], field_sets.any());
+        let ownership = Ownership::of(object.meta(), owner.owner_ref(&()).as_slice(), field_sets.any());
         (ownership == Ownership::Ours).then(|| Arc::clone(object))
     }
 

@@ -14,7 +14,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{Context, Definition, Metrics, Object, Registry, Signal, Triggers, watch::describe};
+use crate::{Context, Definition, Object, Registry, Signal, watch::describe};
 
 type DefinitionMeta = PartialObjectMeta<CustomResourceDefinition>;
 
@@ -83,11 +83,8 @@ impl Definitions {
 
     async fn wait(&self, name: &str, matches: fn(&Revision) -> bool) {
         // The sender lives as long as `self`.
-        let _ = self
-            .known
-            .subscribe()
-            .wait_for(|known| known.get(name).is_some_and(matches))
-            .await;
+        let mut known = self.known.subscribe();
+        let _ = known.wait_for(|known| known.get(name).is_some_and(matches)).await;
     }
 
     /// Follows the definitions until the process ends, each with a watch of its own: RBAC lets us read only these.
@@ -97,8 +94,7 @@ impl Definitions {
             let events = watch_object(api, &name).default_backoff();
             events.map(move |event| (name.clone(), event)).boxed()
         });
-        self.listen(select_all(watches), &context.triggers, &context.metrics)
-            .await;
+        self.listen(select_all(watches), &context).await;
         // Without definitions there is nothing to follow.
         std::future::pending::<()>().await;
     }
@@ -106,14 +102,13 @@ impl Definitions {
     async fn listen(
         &self,
         mut events: impl Stream<Item = (String, watcher::Result<Option<DefinitionMeta>>)> + Unpin,
-        triggers: &Triggers,
-        metrics: &Metrics,
+        context: &Context,
     ) {
         while let Some((name, event)) = events.next().await {
             let revision = match event {
                 Ok(definition) => definition.map(|definition| self.revision(&definition)),
                 Err(error) => {
-                    metrics.watch_restarted(&CustomResourceDefinition::kind(&()));
+                    context.metrics.watch_restarted(&CustomResourceDefinition::kind(&()));
                     let message = describe(&error);
                     tracing::warn!(definition = name, error = message, "watch of a definition broke");
                     if !is_forbidden(&error) || self.known.borrow().contains_key(&name) {
@@ -124,7 +119,7 @@ impl Definitions {
                     ASSUMED.filter(|_| is_own)
                 }
             };
-            self.record(name, revision, triggers, metrics);
+            self.record(name, revision, context);
         }
     }
 
@@ -136,7 +131,7 @@ impl Definitions {
         text.and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    fn record(&self, name: String, revision: Revision, triggers: &Triggers, metrics: &Metrics) {
+    fn record(&self, name: String, revision: Revision, context: &Context) {
         let before = (self.outdated(), self.foreign());
         self.known
             .send_if_modified(|known| known.insert(name, revision) != Some(revision));
@@ -150,8 +145,8 @@ impl Definitions {
                 "definitions are older than this operator, so its newer fields are disabled; upgrade the chart slurm-operator-crds"
             );
         }
-        metrics.crds_outdated(outdated.len());
-        triggers.send(&Signal::Everything);
+        context.metrics.crds_outdated(outdated.len());
+        context.triggers.send(&Signal::Everything);
     }
 }
 
@@ -171,6 +166,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fake::FakeServer;
 
     const CONTROLLERS: &str = "controllers.slinky.slurm.net";
     const NODE_SETS: &str = "nodesets.slinky.slurm.net";
@@ -191,36 +187,34 @@ mod tests {
         }
     }
 
+    fn context() -> Context {
+        Context::for_tests(FakeServer::new().client(), Registry::default())
+    }
+
     fn definition(name: &str, revision: Option<&str>) -> DefinitionMeta {
         let annotations = revision.map(|revision| json!({annotations::SCHEMA_REVISION: revision}));
         serde_json::from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
     }
 
-    async fn receive(definitions: &Definitions, triggers: &Triggers, name: &str, found: Option<DefinitionMeta>) {
+    async fn receive(definitions: &Definitions, context: &Context, name: &str, found: Option<DefinitionMeta>) {
         let stream = stream::iter([(name.to_owned(), Ok(found))]);
-        definitions.listen(stream, triggers, &Metrics::new()).await;
+        definitions.listen(stream, context).await;
     }
 
     #[tokio::test]
     async fn definitions_without_our_revision_are_outdated() {
-        let (definitions, triggers) = (definitions(), Triggers::default());
+        let (definitions, context) = (definitions(), context());
         let current = SCHEMA_REVISION.to_string();
+        receive(&definitions, &context, CONTROLLERS, Some(definition(CONTROLLERS, None))).await;
         receive(
             &definitions,
-            &triggers,
-            CONTROLLERS,
-            Some(definition(CONTROLLERS, None)),
-        )
-        .await;
-        receive(
-            &definitions,
-            &triggers,
+            &context,
             NODE_SETS,
             Some(definition(NODE_SETS, Some(&current))),
         )
         .await;
-        receive(&definitions, &triggers, TOKENS, Some(definition(TOKENS, Some("one")))).await;
-        receive(&definitions, &triggers, REST_APIS, None).await;
+        receive(&definitions, &context, TOKENS, Some(definition(TOKENS, Some("one")))).await;
+        receive(&definitions, &context, REST_APIS, None).await;
         assert_eq!(definitions.outdated(), [CONTROLLERS, TOKENS]);
         definitions.installed(NODE_SETS).await;
         definitions.missing(REST_APIS).await;
@@ -228,20 +222,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_upgrade_of_the_definitions_wakes_every_kind() {
-        let (definitions, triggers) = (definitions(), Triggers::default());
-        let mut signals = triggers.listen::<Controller>();
+        let (definitions, context) = (definitions(), context());
+        let mut signals = context.triggers.listen::<Controller>();
         let newer = (SCHEMA_REVISION + 1).to_string();
-        receive(
-            &definitions,
-            &triggers,
-            CONTROLLERS,
-            Some(definition(CONTROLLERS, None)),
-        )
-        .await;
+        receive(&definitions, &context, CONTROLLERS, Some(definition(CONTROLLERS, None))).await;
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));
         receive(
             &definitions,
-            &triggers,
+            &context,
             CONTROLLERS,
             Some(definition(CONTROLLERS, Some(&newer))),
         )
@@ -250,7 +238,7 @@ mod tests {
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));
         receive(
             &definitions,
-            &triggers,
+            &context,
             CONTROLLERS,
             Some(definition(CONTROLLERS, Some(&newer))),
         )
@@ -260,20 +248,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_definition_that_is_deleted_and_recreated_is_noticed() {
-        let (definitions, triggers) = (definitions(), Triggers::default());
+        let (definitions, context) = (definitions(), context());
         receive(
             &definitions,
-            &triggers,
+            &context,
             CONTROLLERS,
             Some(definition(CONTROLLERS, Some("1"))),
         )
         .await;
         definitions.installed(CONTROLLERS).await;
-        receive(&definitions, &triggers, CONTROLLERS, None).await;
+        receive(&definitions, &context, CONTROLLERS, None).await;
         definitions.missing(CONTROLLERS).await;
         receive(
             &definitions,
-            &triggers,
+            &context,
             CONTROLLERS,
             Some(definition(CONTROLLERS, Some("1"))),
         )
@@ -291,14 +279,14 @@ mod tests {
         };
         let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
         let stream = stream::iter([(CONTROLLERS.to_owned(), Err(error))]);
-        definitions.listen(stream, &Triggers::default(), &Metrics::new()).await;
+        definitions.listen(stream, &context()).await;
         definitions.installed(CONTROLLERS).await;
         assert!(definitions.outdated().is_empty());
     }
 
     #[tokio::test]
     async fn a_foreign_definition_is_optional_and_never_outdated() {
-        let (definitions, triggers) = (definitions(), Triggers::default());
+        let (definitions, context) = (definitions(), context());
         let status = kube::core::Status {
             code: 403,
             reason: "Forbidden".to_owned(),
@@ -306,10 +294,10 @@ mod tests {
         };
         let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
         let stream = stream::iter([(MONITORS.to_owned(), Err(error))]);
-        definitions.listen(stream, &triggers, &Metrics::new()).await;
+        definitions.listen(stream, &context).await;
         definitions.missing(MONITORS).await;
-        let mut signals = triggers.listen::<Controller>();
-        receive(&definitions, &triggers, MONITORS, Some(definition(MONITORS, None))).await;
+        let mut signals = context.triggers.listen::<Controller>();
+        receive(&definitions, &context, MONITORS, Some(definition(MONITORS, None))).await;
         assert_eq!(definitions.foreign(), [MONITORS]);
         assert!(definitions.outdated().is_empty());
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));

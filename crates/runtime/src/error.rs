@@ -76,27 +76,21 @@ impl Error {
 
     /// Classifies an error of the API server.
     pub(crate) fn of_request(verb: &'static str, object: String, error: kube::Error) -> Self {
-        if let kube::Error::Api(status) = &error {
-            let message = &status.message;
-            match status.code {
-                // The patch has the UID of an object that was replaced: the API server reports that a UID cannot change.
-                422 if message.contains("metadata.uid:") => return Self::Conflict { verb, object },
-                409 if status.reason != "AlreadyExists" => return Self::Conflict { verb, object },
-                422 if IMMUTABLE.iter().any(|words| message.contains(words)) => {
-                    let message = message.clone();
-                    return Self::Immutable { object, message };
-                }
-                400 | 422 => {
-                    let message = message.clone();
-                    return Self::Refused { object, message };
-                }
-                _ => {}
-            }
-        }
-        Self::Api {
-            verb,
-            object,
-            source: Box::new(error),
+        let (code, message) = match &error {
+            kube::Error::Api(status) if status.reason != "AlreadyExists" => (status.code, status.message.clone()),
+            _ => (0, String::new()),
+        };
+        match code {
+            409 => Self::Conflict { verb, object },
+            // The patch has the UID of an object that was replaced: the API server reports that a UID cannot change.
+            422 if message.contains("metadata.uid:") => Self::Conflict { verb, object },
+            422 if IMMUTABLE.iter().any(|words| message.contains(words)) => Self::Immutable { object, message },
+            400 | 422 => Self::Refused { object, message },
+            _ => Self::Api {
+                verb,
+                object,
+                source: Box::new(error),
+            },
         }
     }
 

@@ -30,13 +30,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes events in the background. The same event is not repeated within minutes.
 #[derive(Debug, Clone)]
-pub struct Events(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub struct Events {
     queue: Sender<Event>,
     /// When each event was last sent, by hash.
-    sent: Mutex<HashMap<u64, Instant>>,
+    sent: Arc<Mutex<HashMap<u64, Instant>>>,
     clock: Clock,
     instance: String,
     metrics: Metrics,
@@ -46,14 +43,14 @@ impl Events {
     /// The recorder, and the events that [`write_to`] has to write.
     pub fn new(clock: Clock, instance: String, metrics: Metrics) -> (Self, Receiver<Event>) {
         let (queue, waiting) = channel(WAITING);
-        let inner = Inner {
+        let events = Self {
             queue,
-            sent: Mutex::default(),
+            sent: Arc::default(),
             clock,
             instance,
             metrics,
         };
-        (Self(Arc::new(inner)), waiting)
+        (events, waiting)
     }
 
     #[cfg(test)]
@@ -92,32 +89,25 @@ impl Events {
         message: &str,
     ) {
         let regarding = object.object_ref(&());
-        let ObjectReference {
-            kind,
-            namespace,
-            name,
-            uid,
-            ..
-        } = &regarding;
-        if !self.is_new(hash(&(kind, namespace, name, uid, about, reason, message))) {
+        if !self.is_new(hash(&(format!("{regarding:?}"), about, reason, message))) {
             return;
         }
-        let now = self.0.clock.now();
+        let now = self.clock.now();
         // Two events of one object in one nanosecond get different names.
-        let random = self.0.clock.host().random().u64() & 0xffff;
-        let object = name.clone().unwrap_or_default();
-        let mut event = build_event(type_, regarding, reason, message, now, &self.0.instance);
+        let random = self.clock.host().random().u64() & 0xffff;
+        let object = regarding.name.clone().unwrap_or_default();
+        let mut event = build_event(type_, regarding, reason, message, now, &self.instance);
         event.metadata.name = Some(format!("{object}.{:x}{random:04x}", now.as_nanosecond()));
         // A closed channel is the end of the process, or a test.
-        if let Err(TrySendError::Full(_)) = self.0.queue.try_send(event) {
-            self.0.metrics.event_dropped();
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(event) {
+            self.metrics.event_dropped();
         }
     }
 
     fn is_new(&self, event: u64) -> bool {
-        let now = self.0.clock.host().instant();
+        let now = self.clock.host().instant();
         let is_recent = |at: &Instant| now.duration_since(*at) < REPEAT;
-        let mut sent = lock(&self.0.sent);
+        let mut sent = lock(&self.sent);
         if sent.len() >= WAITING {
             sent.retain(|_, at| is_recent(at));
         }

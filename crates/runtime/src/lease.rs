@@ -131,11 +131,11 @@ impl Election {
 
     /// Renews the Lease until it is lost.
     pub(crate) async fn keep(&mut self) -> Lost {
-        loop {
+        let lost = loop {
             sleep_until(self.deadline.min(self.instant() + RETRY)).await;
             let asked = self.instant();
             if asked >= self.deadline {
-                return self.lost(Lost::Expired);
+                break Lost::Expired;
             }
             let until = self.deadline.min(asked + REQUEST_TIMEOUT);
             match request("renew", until, self.renew()).await {
@@ -143,16 +143,17 @@ impl Election {
                     self.deadline = asked + RENEW_WITHIN;
                     self.context.fence.extend(self.deadline);
                 }
-                Some(Some(other)) => return self.lost(Lost::Taken(other)),
+                Some(Some(other)) => break Lost::Taken(other),
                 None => {}
             }
-        }
+        };
+        self.end();
+        lost
     }
 
-    fn lost(&self, why: Lost) -> Lost {
+    fn end(&self) {
         self.context.fence.end();
         self.context.metrics.leads(false);
-        why
     }
 
     /// Renews the Lease, or returns its new holder.
@@ -184,8 +185,7 @@ impl Election {
 
     /// Releases the Lease, so that the next leader need not wait until it expires.
     pub(crate) async fn release(self) {
-        self.context.fence.end();
-        self.context.metrics.leads(false);
+        self.end();
         let until = self.instant() + REQUEST_TIMEOUT;
         if request("release", until, self.clear_holder()).await.is_some() {
             tracing::info!("released the lease");

@@ -9,7 +9,6 @@
 #![warn(clippy::disallowed_methods)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-mod applied;
 mod backoff;
 mod cache;
 mod change;
@@ -37,7 +36,6 @@ mod quantity;
 mod queue;
 mod reconciler;
 mod registry;
-mod secure;
 mod serve;
 mod stop;
 mod trigger;
@@ -56,7 +54,6 @@ use tokio::sync::mpsc::Receiver;
 
 use self::health::Health;
 
-pub use applied::{Applied, Failure, NAME_TAKEN};
 pub use cache::Cache;
 pub use change::{Change, Delta, in_group};
 pub use clients::Clients;
@@ -65,7 +62,7 @@ pub use definitions::Definitions;
 pub use error::Error;
 pub use events::Events;
 pub use fence::{Fence, FenceNumber};
-pub use finish::Warning;
+pub use finish::{Applied, Failure, NAME_TAKEN, Warning};
 pub use key::Key;
 pub use lease::{Contender, Lost};
 pub use metrics::Metrics;

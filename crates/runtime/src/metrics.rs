@@ -12,24 +12,21 @@ use crate::lock;
 /// The labels of one metric: names and values.
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// All metrics. A clone shares them.
-#[derive(Debug, Clone, Default)]
-pub struct Metrics(Arc<Inner>);
-
 macro_rules! metrics {
     ($($field:ident: $type:ty = $new:expr, $name:literal, $help:literal;)+) => {
-        #[derive(Debug)]
-        struct Inner {
-            registry: Mutex<Registry>,
+        /// All metrics. A clone shares them.
+        #[derive(Debug, Clone)]
+        pub struct Metrics {
+            registry: Arc<Mutex<Registry>>,
             $($field: $type,)+
         }
 
-        impl Default for Inner {
+        impl Default for Metrics {
             fn default() -> Self {
                 let mut registry = Registry::with_prefix("slurm_operator");
                 $(let $field: $type = $new;)+
                 $(registry.register($name, $help, $field.clone());)+
-                Self { registry: Mutex::new(registry), $($field,)+ }
+                Self { registry: Arc::new(Mutex::new(registry)), $($field,)+ }
             }
         }
     };
@@ -69,54 +66,54 @@ impl Metrics {
 
     /// Adds metrics of the caller.
     pub fn register<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
-        register(&mut lock(&self.0.registry))
+        register(&mut lock(&self.registry))
     }
 
     /// Renders the text format of Prometheus.
     pub fn render(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &lock(&self.0.registry))?;
+        prometheus_client::encoding::text::encode(&mut text, &lock(&self.registry))?;
         Ok(text)
     }
 
     pub(crate) fn reconciled(&self, kind: &str, outcome: &str, seconds: f64) {
         let labels = [("kind", kind.to_owned()), ("outcome", outcome.to_owned())];
-        self.0.reconciles.get_or_create(&labels).inc();
-        self.0.durations.get_or_create(&of_kind(kind)).observe(seconds);
+        self.reconciles.get_or_create(&labels).inc();
+        self.durations.get_or_create(&of_kind(kind)).observe(seconds);
     }
 
     pub(crate) fn queue(&self, kind: &str, depth: usize, running: usize) {
-        self.0.depth.get_or_create(&of_kind(kind)).set(number(depth));
-        self.0.running.get_or_create(&of_kind(kind)).set(number(running));
+        self.depth.get_or_create(&of_kind(kind)).set(number(depth));
+        self.running.get_or_create(&of_kind(kind)).set(number(running));
     }
 
     pub(crate) fn wrote(&self, verb: &str, kind: &str, result: &str) {
         let labels = [("verb", verb), ("kind", kind), ("result", result)].map(|(name, value)| (name, value.to_owned()));
-        self.0.writes.get_or_create(&labels).inc();
+        self.writes.get_or_create(&labels).inc();
     }
 
     pub(crate) fn skipped(&self, kind: &str) {
-        self.0.skipped.get_or_create(&of_kind(kind)).inc();
+        self.skipped.get_or_create(&of_kind(kind)).inc();
     }
 
     pub(crate) fn leads(&self, leads: bool) {
-        self.0.leader.set(i64::from(leads));
+        self.leader.set(i64::from(leads));
     }
 
     pub(crate) fn watch_restarted(&self, kind: &str) {
-        self.0.watch_restarts.get_or_create(&of_kind(kind)).inc();
+        self.watch_restarts.get_or_create(&of_kind(kind)).inc();
     }
 
     pub(crate) fn undecodable(&self, kind: &str) {
-        self.0.undecodable.get_or_create(&of_kind(kind)).inc();
+        self.undecodable.get_or_create(&of_kind(kind)).inc();
     }
 
     pub(crate) fn event_dropped(&self) {
-        self.0.dropped_events.inc();
+        self.dropped_events.inc();
     }
 
     pub(crate) fn crds_outdated(&self, count: usize) {
-        self.0.outdated.set(number(count));
+        self.outdated.set(number(count));
     }
 }
 

@@ -4,7 +4,6 @@
 //! object is changed and deleted only if it is ours.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::Resource;
 
 use crate::change::in_group;
 
@@ -47,18 +46,6 @@ impl Ownership {
 pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     let mut owners = meta.owner_references.iter().flatten();
     owners.find(|owner| owner.controller == Some(true))
-}
-
-/// The reference that a child has to this owner.
-pub(crate) fn reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
-    let meta = owner.meta();
-    OwnerReference {
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
-        name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-        ..OwnerReference::default()
-    }
 }
 
 /// Whether the owner is an earlier object with the name of the wanted one.

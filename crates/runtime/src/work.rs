@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use tokio::{
-    task::{Id, JoinError, JoinSet},
+    task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 use tracing::Instrument;
@@ -42,7 +43,6 @@ pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut sto
         context,
         queue: Queue::default(),
         running: JoinSet::new(),
-        jobs: HashMap::new(),
         written: HashMap::new(),
     };
     work.handle(Signal::Everything);
@@ -51,7 +51,9 @@ pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut sto
         health.turned(R::NAME);
         work.start_ready();
         let turn = work.instant() + TURN;
-        let wake = work.next_due().into_iter().chain([turn, resync]).min().unwrap_or(turn);
+        // At the limit nothing can start before a reconcile ends.
+        let due = work.queue.next_due().filter(|_| work.running.len() < AT_ONCE);
+        let wake = due.unwrap_or(turn).min(turn).min(resync);
         tokio::select! {
             () = stop.requested() => break,
             Some(signal) = signals.recv() => {
@@ -61,7 +63,7 @@ pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut sto
                     work.handle(signal);
                 }
             }
-            Some(ended) = work.running.join_next_with_id() => work.ended(ended),
+            Some(Ok(ended)) = work.running.join_next() => work.ended(ended),
             () = sleep_until(wake) => {}
         }
         if work.instant() >= resync {
@@ -77,16 +79,17 @@ struct Work<R> {
     reconciler: Arc<R>,
     context: Context,
     queue: Queue,
-    running: JoinSet<Result<Outcome, Error>>,
-    jobs: HashMap<Id, Job>,
+    running: JoinSet<Ended>,
     /// Writes that the caches may not hold yet, by the reconciled object.
     written: HashMap<Key, Journal>,
 }
 
-struct Job {
+/// A reconcile that has ended.
+struct Ended {
     key: Key,
     journal: Journal,
     started: Instant,
+    result: Result<Outcome, Error>,
 }
 
 impl<R: Reconciler> Work<R> {
@@ -130,50 +133,50 @@ impl<R: Reconciler> Work<R> {
         })
     }
 
-    fn next_due(&self) -> Option<Instant> {
-        // At the limit nothing can start before a reconcile ends.
-        (self.jobs.len() < AT_ONCE).then(|| self.queue.next_due()).flatten()
-    }
-
     fn start_ready(&mut self) {
-        while self.jobs.len() < AT_ONCE {
+        while self.running.len() < AT_ONCE {
             let Some(key) = self.queue.take(self.instant()) else {
                 break;
             };
             self.start(key);
         }
         let metrics = &self.context.metrics;
-        metrics.queue(R::NAME, self.queue.depth(), self.jobs.len());
+        metrics.queue(R::NAME, self.queue.depth(), self.running.len());
     }
 
     fn start(&mut self, key: Key) {
-        let journal = Journal::default();
         let span = tracing::info_span!("reconcile", kind = R::NAME, object = %key);
         let (reconciler, before) = (Arc::clone(&self.reconciler), self.written.remove(&key));
-        let (object, own) = (key.clone(), journal.clone());
+        let (journal, started) = (Journal::default(), self.instant());
         let reconcile = async move {
             if let Some(before) = before
                 && !before.settled(READ_OWN_WRITES).await
             {
                 tracing::debug!("the watch has not delivered the last writes yet");
             }
-            timeout(DEADLINE, own.record(reconciler.reconcile(&object)))
-                .await
-                .unwrap_or(Err(Error::Deadline(DEADLINE)))
+            let reconcile = AssertUnwindSafe(journal.clone().record(reconciler.reconcile(&key))).catch_unwind();
+            let result = match timeout(DEADLINE, reconcile).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(panic)) => Err(Error::Panic(message_of(panic.as_ref()).to_owned())),
+                Err(_) => Err(Error::Deadline(DEADLINE)),
+            };
+            Ended {
+                key,
+                journal,
+                started,
+                result,
+            }
         };
-        let task = self.running.spawn(reconcile.instrument(span));
-        let started = self.instant();
-        self.jobs.insert(task.id(), Job { key, journal, started });
+        self.running.spawn(reconcile.instrument(span));
     }
 
-    fn ended(&mut self, ended: Result<(Id, Result<Outcome, Error>), JoinError>) {
-        let (id, result) = match ended {
-            Ok((id, result)) => (id, result),
-            Err(error) => (error.id(), Err(panic_error(error))),
-        };
-        let Some(Job { key, journal, started }) = self.jobs.remove(&id) else {
-            return;
-        };
+    fn ended(&mut self, ended: Ended) {
+        let Ended {
+            key,
+            journal,
+            started,
+            result,
+        } = ended;
         let now = self.instant();
         let label = match result {
             Ok(outcome) => {
@@ -206,21 +209,14 @@ impl<R: Reconciler> Work<R> {
 
     async fn finish(mut self) {
         let all = async {
-            while let Some(ended) = self.running.join_next_with_id().await {
-                self.ended(ended);
+            while let Some(ended) = self.running.join_next().await {
+                ended.into_iter().for_each(|ended| self.ended(ended));
             }
         };
         if timeout(FINISH, all).await.is_err() {
-            let reconciles = self.jobs.len();
+            let reconciles = self.running.len();
             tracing::warn!(kind = R::NAME, reconciles, "abandoning reconciles that do not end");
         }
-    }
-}
-
-fn panic_error(error: JoinError) -> Error {
-    match error.try_into_panic() {
-        Ok(panic) => Error::Panic(message_of(panic.as_ref()).to_owned()),
-        Err(error) => Error::other(error),
     }
 }
 

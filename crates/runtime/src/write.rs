@@ -351,14 +351,13 @@ impl Writer {
         if_there(self.patch::<K>(namespace, name, merge_patch).await).map(drop)
     }
 
-    /// Deletes the objects that this owner controls and that are not to be kept, and returns their number.
+    /// Deletes the objects that this owner controls and that are not to be kept.
     pub async fn prune<K: Written>(
         &self,
         cache: &Cache<K>,
         owner_uid: &str,
         keep: &BTreeSet<String>,
-    ) -> Result<usize, Error> {
-        let mut deleted = 0;
+    ) -> Result<(), Error> {
         for object in cache.owned_by(owner_uid) {
             let key = Key::of(object.as_ref());
             let meta = object.meta();
@@ -370,9 +369,8 @@ impl Writer {
             // Only this version: its owner may have changed in the meantime.
             let version = meta.resource_version.clone();
             self.delete_within::<K>(key, uid, version, None).await?;
-            deleted += 1;
         }
-        Ok(deleted)
+        Ok(())
     }
 
     /// Writes the status if it differs from the observed object's, and returns whether it was written. The status of a
