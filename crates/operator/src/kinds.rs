@@ -8,8 +8,8 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Container, ContainerStatus, Namespace, Node, PersistentVolumeClaim, Pod, Secret, Service},
     policy::v1::PodDisruptionBudget,
 };
-use kube::Resource;
-use runtime::{Cache, Definition, Object, Registry, Rules, Selectors, in_group};
+use kube::{Resource, runtime::watcher::Config};
+use runtime::{Cache, Definition, Object, Registry, Rules, in_group};
 
 use crate::service_monitor::ServiceMonitor;
 
@@ -42,7 +42,7 @@ kinds! {
     partitions: Partition = own(),
     /// Only pods of Slurm's daemons, since a cluster has many others.
     pods: Pod = Rules {
-        selectors: labels(format!("{} in ({})", keys::labels::NAME, APPS.join(","))),
+        requested: Config::default().labels(&pod_labels()),
         trim: trim_pod,
         ..Rules::default()
     },
@@ -50,12 +50,12 @@ kinds! {
     services: Service = ours(),
     /// Without the certificates that every namespace has a copy of.
     config_maps: ConfigMap = Rules {
-        selectors: fields("metadata.name!=kube-root-ca.crt,metadata.name!=openshift-service-ca.crt"),
+        requested: Config::default().fields("metadata.name!=kube-root-ca.crt,metadata.name!=openshift-service-ca.crt"),
         ..Rules::default()
     },
     /// Without Helm's releases, which hold whole charts, and without the tokens of service accounts.
     secrets: Secret = Rules {
-        selectors: fields("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
+        requested: Config::default().fields("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
         ..Rules::default()
     },
     /// Only ours.
@@ -130,18 +130,9 @@ fn ours<K: Object>() -> Rules<K> {
     }
 }
 
-fn labels(selector: String) -> Selectors {
-    Selectors {
-        labels: Some(selector),
-        fields: None,
-    }
-}
-
-fn fields(selector: &str) -> Selectors {
-    Selectors {
-        fields: Some(selector.to_owned()),
-        labels: None,
-    }
+/// The labels of pods of Slurm's daemons.
+fn pod_labels() -> String {
+    format!("{} in ({})", keys::labels::NAME, APPS.join(","))
 }
 
 fn trim_pod(pod: &mut Pod) {
@@ -323,10 +314,9 @@ mod tests {
 
     #[test]
     fn only_pods_of_slurms_daemons_are_watched() {
-        let selector = labels(format!("{} in ({})", keys::labels::NAME, APPS.join(",")));
         assert_eq!(
-            selector.labels.as_deref(),
-            Some("app.kubernetes.io/name in (slurmctld,slurmd,slurmrestd,slurmdbd,login)")
+            pod_labels(),
+            "app.kubernetes.io/name in (slurmctld,slurmd,slurmrestd,slurmdbd,login)"
         );
     }
 

@@ -27,7 +27,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use operator::kinds::Caches;
-use runtime::{Clients, Contender, Context, Created, Ended, Error, Object, Operator, Options, Stopper, Writer};
+use runtime::{Clients, Contender, Context, Created, Error, Object, Operator, Options, Stopper, Writer};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -40,7 +40,7 @@ struct World {
     writer: Writer,
     namespace: String,
     stopper: Stopper,
-    task: tokio::task::JoinHandle<Result<(), Ended>>,
+    task: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
 async fn world() -> World {

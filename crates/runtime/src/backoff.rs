@@ -19,24 +19,21 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Starts at the first failure. `jitter` is between 0 and 1.
-    pub(crate) fn begin(now: Instant, jitter: f64) -> Self {
+    /// Of an object that has not failed yet.
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
-            failures: 1,
-            until: now + delay(1, jitter),
+            failures: 0,
+            until: now,
         }
     }
 
-    /// Records one more failure. A failure before the wait is over (a change in Kubernetes woke the object) does not
-    /// count: else frequent changes would make the wait ever longer.
-    pub(crate) fn failed_again(&mut self, now: Instant, jitter: f64) {
+    /// Records a failure and returns the time of the retry. A failure before the wait is over (a change in Kubernetes woke
+    /// the object) does not count: else frequent changes would make the wait ever longer. `jitter` is between 0 and 1.
+    pub(crate) fn fail(&mut self, now: Instant, jitter: f64) -> Instant {
         if now >= self.until {
             self.failures = self.failures.saturating_add(1);
             self.until = now + delay(self.failures, jitter);
         }
-    }
-
-    pub(crate) fn until(&self) -> Instant {
         self.until
     }
 }
@@ -55,12 +52,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_wait_doubles_from_a_second_to_five_minutes() {
         let mut now = Instant::now();
-        let mut backoff = Backoff::begin(now, 1.0);
+        let mut backoff = Backoff::new(now);
         let mut waits = Vec::new();
         for _ in 0..11 {
-            waits.push((backoff.until() - now).as_secs());
-            now = backoff.until();
-            backoff.failed_again(now, 1.0);
+            let until = backoff.fail(now, 1.0);
+            waits.push((until - now).as_secs());
+            now = until;
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
     }
@@ -68,10 +65,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_before_the_wait_is_over_does_not_count() {
         let now = Instant::now();
-        let mut backoff = Backoff::begin(now, 1.0);
-        let until = backoff.until();
-        backoff.failed_again(now + Duration::from_millis(500), 1.0);
-        assert_eq!(backoff.until(), until);
+        let mut backoff = Backoff::new(now);
+        let until = backoff.fail(now, 1.0);
+        assert_eq!(backoff.fail(now + Duration::from_millis(500), 1.0), until);
     }
 
     #[test]

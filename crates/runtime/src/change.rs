@@ -1,8 +1,8 @@
 //! A change of one object, from the watches to the kinds.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
 use crate::{Key, Object};
@@ -49,60 +49,35 @@ impl<K: Resource<DynamicType = ()>> Delta<K> {
 
     /// The objects of kind `Owner` that the object has an owner reference to, or had before.
     pub fn owners<Owner: Resource<DynamicType = ()>>(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = self
+        let is_owner = |owner: &&OwnerReference| {
+            owner.kind == Owner::kind(&()) && in_group(&owner.api_version, &Owner::group(&()))
+        };
+        let keys: BTreeSet<Key> = self
             .sides()
             .flat_map(|object| {
                 let meta = object.meta();
-                let namespace = meta.namespace.clone().unwrap_or_default();
-                meta.owner_references
-                    .iter()
-                    .flatten()
-                    .filter(|owner| owner.kind == Owner::kind(&()) && in_group(&owner.api_version, &Owner::group(&())))
-                    .map(move |owner| Key::new(namespace.clone(), owner.name.clone()))
+                let owners = meta.owner_references.iter().flatten().filter(is_owner);
+                owners.map(|owner| Key::new(meta.namespace.clone().unwrap_or_default(), &owner.name))
             })
             .collect();
-        keys.sort();
-        keys.dedup();
-        keys
+        keys.into_iter().collect()
     }
 }
 
-/// A change of one object of any kind. A clone shares it.
-#[derive(Clone)]
-pub struct Change(Arc<dyn AnyDelta>);
+/// A [`Delta`] of one object of any kind. A clone shares it.
+#[derive(Debug, Clone)]
+pub struct Change(Arc<dyn Any + Send + Sync>);
 
 impl Change {
     /// The change, if the object is of this kind.
     pub fn delta<K: Object>(&self) -> Option<&Delta<K>> {
-        (self.0.as_ref() as &dyn Any).downcast_ref()
-    }
-
-    /// The key of the changed object.
-    pub fn key(&self) -> Option<Key> {
-        self.0.key()
+        self.0.downcast_ref()
     }
 }
 
 impl<K: Object> From<Delta<K>> for Change {
     fn from(delta: Delta<K>) -> Self {
         Self(Arc::new(delta))
-    }
-}
-
-impl fmt::Debug for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A [`Delta`] whose kind is not known to the caller.
-trait AnyDelta: Any + fmt::Debug + Send + Sync {
-    fn key(&self) -> Option<Key>;
-}
-
-impl<K: Object> AnyDelta for Delta<K> {
-    fn key(&self) -> Option<Key> {
-        Delta::key(self)
     }
 }
 

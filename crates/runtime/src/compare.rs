@@ -36,32 +36,22 @@ fn object_gap(field: &str, desired: &Map<String, Value>, observed: &Map<String, 
 }
 
 fn list_gap(field: &str, desired: &[Value], observed: &[Value]) -> Option<String> {
-    let of_element = |label: &str, desired: &Value, observed: Option<&Value>| {
-        let inner = match observed {
-            None => Some(String::new()),
-            Some(observed) => gap("", desired, observed),
-        };
-        inner.map(|inner| format!("[{label}]{inner}"))
-    };
-    match ListKind::of(field, desired) {
-        ListKind::Map(keys) => desired.iter().find_map(|wanted| {
-            let found = observed.iter().find(|element| same_identity(keys, wanted, element));
-            of_element(&identity(keys, wanted), wanted, found)
-        }),
-        ListKind::Set => desired.iter().find_map(|wanted| {
-            of_element(
-                &wanted.to_string(),
-                wanted,
-                observed.iter().find(|element| *element == wanted),
-            )
-        }),
-        ListKind::Atomic if desired.len() != observed.len() => Some(String::new()),
-        ListKind::Atomic => desired
-            .iter()
-            .zip(observed)
-            .enumerate()
-            .find_map(|(index, (wanted, found))| of_element(&index.to_string(), wanted, Some(found))),
+    let kind = ListKind::of(field, desired);
+    if kind == ListKind::Atomic && desired.len() != observed.len() {
+        return Some(String::new());
     }
+    desired.iter().enumerate().find_map(|(index, wanted)| {
+        let (label, found) = match kind {
+            ListKind::Map(keys) => {
+                let found = observed.iter().find(|element| same_identity(keys, wanted, element));
+                (identity(keys, wanted), found)
+            }
+            ListKind::Set => (wanted.to_string(), observed.iter().find(|element| *element == wanted)),
+            ListKind::Atomic => (index.to_string(), observed.get(index)),
+        };
+        let inner = found.map_or(Some(String::new()), |found| gap("", wanted, found));
+        inner.map(|inner| format!("[{label}]{inner}"))
+    })
 }
 
 /// How the API server merges a list, by its schema (`x-kubernetes-list-type`).

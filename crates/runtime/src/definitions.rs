@@ -5,22 +5,25 @@ use std::{collections::BTreeMap, sync::Arc};
 use futures::{Stream, StreamExt, stream::select_all};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Resource, ResourceExt,
     core::PartialObjectMeta,
     runtime::{
         WatchStreamExt,
-        watcher::{self, Event, watcher},
+        watcher::{self, watch_object},
     },
 };
 use tokio::sync::watch;
 
-use crate::{
-    Definition, Metrics, Object, Registry,
-    hub::{Hub, Signal},
-    watch::describe,
-};
+use crate::{Context, Definition, Object, Registry, Signal, watch::describe};
 
 type DefinitionMeta = PartialObjectMeta<CustomResourceDefinition>;
+
+/// The revision of an installed definition's schema: 0 without one, as in upstream's; `None` if it is not installed.
+type Revision = Option<u32>;
+
+/// One of our own that RBAC does not let us read is assumed to be installed and current; a request for a kind that does
+/// not exist returns 404.
+const ASSUMED: Revision = Some(u32::MAX);
 
 /// The definitions as the cluster has them. A clone shares them.
 #[derive(Debug, Clone)]
@@ -28,17 +31,7 @@ pub struct Definitions {
     /// The definitions to follow, by name.
     followed: Arc<BTreeMap<String, Definition>>,
     /// What is known of them. A definition that is not in the map has not been observed yet.
-    known: watch::Sender<BTreeMap<String, Presence>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Presence {
-    Missing,
-    /// With the revision of the schema; upstream's definitions have none.
-    Installed(Option<u32>),
-    /// One of our own that RBAC does not let us read. It is assumed to be installed and current; a request for a kind
-    /// that does not exist returns 404.
-    Assumed,
+    known: watch::Sender<BTreeMap<String, Revision>>,
 }
 
 impl Definitions {
@@ -53,120 +46,95 @@ impl Definitions {
     /// Names of our own definitions that are older than this operator. The API server drops fields that were added
     /// since, so kinds do not use these and say so in the condition `CRDsOutdated`.
     pub fn outdated(&self) -> Vec<String> {
+        self.installed_that(
+            |definition, found| matches!(definition, Definition::Own { revision: needed, .. } if found < needed),
+        )
+    }
+
+    /// Foreign definitions that the cluster has.
+    fn foreign(&self) -> Vec<String> {
+        self.installed_that(|definition, _| definition == Definition::Foreign)
+    }
+
+    /// Names of the installed definitions for which this holds, given their revision.
+    fn installed_that(&self, holds: impl Fn(Definition, u32) -> bool) -> Vec<String> {
         let known = self.known.borrow();
-        let outdated = known.iter().filter(|(name, presence)| {
-            let Some(Definition::Own { revision: needed, .. }) = self.followed.get(*name) else {
-                return false;
-            };
-            matches!(presence, Presence::Installed(revision) if revision.unwrap_or(0) < *needed)
+        let found = known.iter().filter_map(|(name, revision)| {
+            let holds = holds(*self.followed.get(name)?, (*revision)?);
+            holds.then(|| name.clone())
         });
-        outdated.map(|(name, _)| name.clone()).collect()
+        found.collect()
     }
 
     /// Whether the cluster has the definition of this kind.
     pub fn has<K: Object>(&self) -> bool {
-        let known = self.known.borrow();
-        let presence = known.get(&name_of::<K>());
-        presence.is_some_and(|presence| *presence != Presence::Missing)
+        self.known.borrow().get(&name_of::<K>()).is_some_and(Option::is_some)
     }
 
     /// Returns when the definition is installed.
     pub(crate) async fn installed(&self, name: &str) {
-        self.wait(name, |presence| presence != Presence::Missing).await;
+        self.wait(name, Option::is_some).await;
     }
 
     /// Returns when the definition is known to be missing.
     pub(crate) async fn missing(&self, name: &str) {
-        self.wait(name, |presence| presence == Presence::Missing).await;
+        self.wait(name, Option::is_none).await;
     }
 
-    async fn wait(&self, name: &str, matches: impl Fn(Presence) -> bool) {
-        let known = |known: &BTreeMap<String, Presence>| known.get(name).copied().is_some_and(&matches);
+    async fn wait(&self, name: &str, matches: fn(&Revision) -> bool) {
         // The sender lives as long as `self`.
-        let _ = self.known.subscribe().wait_for(known).await;
+        let mut known = self.known.subscribe();
+        let _ = known.wait_for(|known| known.get(name).is_some_and(matches)).await;
     }
 
     /// Follows the definitions until the process ends, each with a watch of its own: RBAC lets us read only these.
-    pub(crate) async fn follow(self, client: Client, hub: Hub, metrics: Metrics) {
+    pub(crate) async fn follow(self, context: Context) {
         let watches = self.followed.keys().cloned().map(|name| {
-            let api: Api<DefinitionMeta> = Api::all(client.clone());
-            let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-            let events = watcher(api, config).default_backoff();
+            let api: Api<DefinitionMeta> = Api::all(context.watches.clone());
+            let events = watch_object(api, &name).default_backoff();
             events.map(move |event| (name.clone(), event)).boxed()
         });
-        self.listen(select_all(watches), hub, metrics).await;
+        self.listen(select_all(watches), &context).await;
         // Without definitions there is nothing to follow.
         std::future::pending::<()>().await;
     }
 
     async fn listen(
         &self,
-        mut events: impl Stream<Item = (String, watcher::Result<Event<DefinitionMeta>>)> + Unpin,
-        hub: Hub,
-        metrics: Metrics,
+        mut events: impl Stream<Item = (String, watcher::Result<Option<DefinitionMeta>>)> + Unpin,
+        context: &Context,
     ) {
-        // What the lists that are being received contain so far.
-        let mut listed: BTreeMap<String, Presence> = BTreeMap::new();
         while let Some((name, event)) = events.next().await {
-            let presence = match event {
-                Ok(Event::Init) => {
-                    listed.remove(&name);
-                    None
-                }
-                Ok(Event::InitApply(definition)) if definition.name_any() == name => {
-                    listed.insert(name.clone(), self.read(&definition));
-                    None
-                }
-                Ok(Event::InitDone) => Some(listed.remove(&name).unwrap_or(Presence::Missing)),
-                Ok(Event::Apply(definition)) if definition.name_any() == name => Some(self.read(&definition)),
-                Ok(Event::Delete(definition)) if definition.name_any() == name => Some(Presence::Missing),
-                Ok(_) => None,
+            let revision = match event {
+                Ok(definition) => definition.map(|definition| self.revision(&definition)),
                 Err(error) => {
-                    metrics.watch_restarted(&CustomResourceDefinition::kind(&()));
-                    tracing::warn!(
-                        definition = name,
-                        error = describe(&error),
-                        "watch of a definition broke"
-                    );
-                    (is_forbidden(&error) && !self.known.borrow().contains_key(&name)).then(|| self.unreadable(&name))
+                    context.metrics.watch_restarted(&CustomResourceDefinition::kind(&()));
+                    let message = describe(&error);
+                    tracing::warn!(definition = name, error = message, "watch of a definition broke");
+                    if !is_forbidden(&error) || self.known.borrow().contains_key(&name) {
+                        continue;
+                    }
+                    // A foreign one need not be installed, and its cache would then never be synced.
+                    let is_own = matches!(self.followed.get(&name), Some(Definition::Own { .. }));
+                    ASSUMED.filter(|_| is_own)
                 }
             };
-            if let Some(presence) = presence {
-                self.record(name, presence, &hub, &metrics);
-            }
+            self.record(name, revision, context);
         }
     }
 
-    fn read(&self, definition: &DefinitionMeta) -> Presence {
-        let revision = match self.followed.get(&definition.name_any()) {
+    fn revision(&self, definition: &DefinitionMeta) -> u32 {
+        let text = match self.followed.get(&definition.name_any()) {
             Some(Definition::Own { annotation, .. }) => definition.annotations().get(*annotation),
             _ => None,
         };
-        Presence::Installed(revision.and_then(|text| text.parse().ok()))
+        text.and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// What to assume of a definition that RBAC does not let us read. A foreign one need not be installed, and its
-    /// cache would then never be synced.
-    fn unreadable(&self, name: &str) -> Presence {
-        match self.followed.get(name) {
-            Some(Definition::Own { .. }) => Presence::Assumed,
-            _ => Presence::Missing,
-        }
-    }
-
-    /// Foreign definitions that the cluster has.
-    fn foreign(&self) -> Vec<String> {
-        let known = self.known.borrow();
-        let installed = known.iter().filter(|(name, presence)| {
-            **presence != Presence::Missing && self.followed.get(*name) == Some(&Definition::Foreign)
-        });
-        installed.map(|(name, _)| name.clone()).collect()
-    }
-
-    fn record(&self, name: String, presence: Presence, hub: &Hub, metrics: &Metrics) {
+    fn record(&self, name: String, revision: Revision, context: &Context) {
         let before = (self.outdated(), self.foreign());
         self.known
-            .send_if_modified(|known| known.insert(name, presence) != Some(presence));
+            .send_if_modified(|known| known.insert(name, revision) != Some(revision));
         let outdated = self.outdated();
         if before == (outdated.clone(), self.foreign()) {
             return;
@@ -177,8 +145,8 @@ impl Definitions {
                 "definitions are older than this operator, so its newer fields are disabled; upgrade the chart slurm-operator-crds"
             );
         }
-        metrics.crds_outdated(outdated.len());
-        hub.send(&Signal::Everything);
+        context.metrics.crds_outdated(outdated.len());
+        context.triggers.send(&Signal::Everything);
     }
 }
 
@@ -193,11 +161,12 @@ fn is_forbidden(error: &watcher::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use api::{crds::SCHEMA_REVISION, keys::annotations};
+    use api::{Controller, crds::SCHEMA_REVISION, keys::annotations};
     use futures::stream;
     use serde_json::json;
 
     use super::*;
+    use crate::fake::FakeServer;
 
     const CONTROLLERS: &str = "controllers.slinky.slurm.net";
     const NODE_SETS: &str = "nodesets.slinky.slurm.net";
@@ -218,32 +187,34 @@ mod tests {
         }
     }
 
+    fn context() -> Context {
+        Context::for_tests(FakeServer::new().client(), Registry::default())
+    }
+
     fn definition(name: &str, revision: Option<&str>) -> DefinitionMeta {
         let annotations = revision.map(|revision| json!({annotations::SCHEMA_REVISION: revision}));
         serde_json::from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
     }
 
-    async fn receive(definitions: &Definitions, hub: &Hub, name: &str, events: Vec<Event<DefinitionMeta>>) {
-        let stream = stream::iter(events.into_iter().map(|event| (name.to_owned(), Ok(event))));
-        definitions.listen(stream, hub.clone(), Metrics::new()).await;
-    }
-
-    fn listed(name: &str, revision: Option<&str>) -> Vec<Event<DefinitionMeta>> {
-        vec![
-            Event::Init,
-            Event::InitApply(definition(name, revision)),
-            Event::InitDone,
-        ]
+    async fn receive(definitions: &Definitions, context: &Context, name: &str, found: Option<DefinitionMeta>) {
+        let stream = stream::iter([(name.to_owned(), Ok(found))]);
+        definitions.listen(stream, context).await;
     }
 
     #[tokio::test]
     async fn definitions_without_our_revision_are_outdated() {
-        let (definitions, hub) = (definitions(), Hub::default());
+        let (definitions, context) = (definitions(), context());
         let current = SCHEMA_REVISION.to_string();
-        receive(&definitions, &hub, CONTROLLERS, listed(CONTROLLERS, None)).await;
-        receive(&definitions, &hub, NODE_SETS, listed(NODE_SETS, Some(&current))).await;
-        receive(&definitions, &hub, TOKENS, listed(TOKENS, Some("one"))).await;
-        receive(&definitions, &hub, REST_APIS, vec![Event::Init, Event::InitDone]).await;
+        receive(&definitions, &context, CONTROLLERS, Some(definition(CONTROLLERS, None))).await;
+        receive(
+            &definitions,
+            &context,
+            NODE_SETS,
+            Some(definition(NODE_SETS, Some(&current))),
+        )
+        .await;
+        receive(&definitions, &context, TOKENS, Some(definition(TOKENS, Some("one")))).await;
+        receive(&definitions, &context, REST_APIS, None).await;
         assert_eq!(definitions.outdated(), [CONTROLLERS, TOKENS]);
         definitions.installed(NODE_SETS).await;
         definitions.missing(REST_APIS).await;
@@ -251,42 +222,48 @@ mod tests {
 
     #[tokio::test]
     async fn an_upgrade_of_the_definitions_wakes_every_kind() {
-        let (definitions, hub) = (definitions(), Hub::default());
-        let mut signals = hub.listen();
+        let (definitions, context) = (definitions(), context());
+        let mut signals = context.triggers.listen::<Controller>();
         let newer = (SCHEMA_REVISION + 1).to_string();
-        receive(&definitions, &hub, CONTROLLERS, listed(CONTROLLERS, None)).await;
+        receive(&definitions, &context, CONTROLLERS, Some(definition(CONTROLLERS, None))).await;
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));
         receive(
             &definitions,
-            &hub,
+            &context,
             CONTROLLERS,
-            vec![Event::Apply(definition(CONTROLLERS, Some(&newer)))],
+            Some(definition(CONTROLLERS, Some(&newer))),
         )
         .await;
         assert!(definitions.outdated().is_empty());
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));
-        receive(&definitions, &hub, CONTROLLERS, listed(CONTROLLERS, Some(&newer))).await;
+        receive(
+            &definitions,
+            &context,
+            CONTROLLERS,
+            Some(definition(CONTROLLERS, Some(&newer))),
+        )
+        .await;
         assert!(signals.try_recv().is_err());
     }
 
     #[tokio::test]
     async fn a_definition_that_is_deleted_and_recreated_is_noticed() {
-        let (definitions, hub) = (definitions(), Hub::default());
-        receive(&definitions, &hub, CONTROLLERS, listed(CONTROLLERS, Some("1"))).await;
-        definitions.installed(CONTROLLERS).await;
+        let (definitions, context) = (definitions(), context());
         receive(
             &definitions,
-            &hub,
+            &context,
             CONTROLLERS,
-            vec![Event::Delete(definition(CONTROLLERS, Some("1")))],
+            Some(definition(CONTROLLERS, Some("1"))),
         )
         .await;
+        definitions.installed(CONTROLLERS).await;
+        receive(&definitions, &context, CONTROLLERS, None).await;
         definitions.missing(CONTROLLERS).await;
         receive(
             &definitions,
-            &hub,
+            &context,
             CONTROLLERS,
-            vec![Event::Apply(definition(CONTROLLERS, Some("1")))],
+            Some(definition(CONTROLLERS, Some("1"))),
         )
         .await;
         definitions.installed(CONTROLLERS).await;
@@ -302,14 +279,14 @@ mod tests {
         };
         let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
         let stream = stream::iter([(CONTROLLERS.to_owned(), Err(error))]);
-        definitions.listen(stream, Hub::default(), Metrics::new()).await;
+        definitions.listen(stream, &context()).await;
         definitions.installed(CONTROLLERS).await;
         assert!(definitions.outdated().is_empty());
     }
 
     #[tokio::test]
     async fn a_foreign_definition_is_optional_and_never_outdated() {
-        let (definitions, hub) = (definitions(), Hub::default());
+        let (definitions, context) = (definitions(), context());
         let status = kube::core::Status {
             code: 403,
             reason: "Forbidden".to_owned(),
@@ -317,10 +294,10 @@ mod tests {
         };
         let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
         let stream = stream::iter([(MONITORS.to_owned(), Err(error))]);
-        definitions.listen(stream, hub.clone(), Metrics::new()).await;
+        definitions.listen(stream, &context).await;
         definitions.missing(MONITORS).await;
-        let mut signals = hub.listen();
-        receive(&definitions, &hub, MONITORS, listed(MONITORS, None)).await;
+        let mut signals = context.triggers.listen::<Controller>();
+        receive(&definitions, &context, MONITORS, Some(definition(MONITORS, None))).await;
         assert_eq!(definitions.foreign(), [MONITORS]);
         assert!(definitions.outdated().is_empty());
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));

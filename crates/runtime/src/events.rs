@@ -2,8 +2,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -17,7 +16,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Clock, Metrics, error::describe};
+use crate::{Clock, Metrics, error::describe, hash, lock};
 
 /// The reporting controller of the events.
 const REPORTER: &str = "slinky.slurm.net/slurm-operator";
@@ -31,13 +30,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes events in the background. The same event is not repeated within minutes.
 #[derive(Debug, Clone)]
-pub struct Events(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub struct Events {
     queue: Sender<Event>,
     /// When each event was last sent, by hash.
-    sent: Mutex<HashMap<u64, Instant>>,
+    sent: Arc<Mutex<HashMap<u64, Instant>>>,
     clock: Clock,
     instance: String,
     metrics: Metrics,
@@ -47,24 +43,19 @@ impl Events {
     /// The recorder, and the events that [`write_to`] has to write.
     pub fn new(clock: Clock, instance: String, metrics: Metrics) -> (Self, Receiver<Event>) {
         let (queue, waiting) = channel(WAITING);
-        let inner = Inner {
+        let events = Self {
             queue,
-            sent: Mutex::default(),
+            sent: Arc::default(),
             clock,
             instance,
             metrics,
         };
-        (Self(Arc::new(inner)), waiting)
+        (events, waiting)
     }
 
-    /// A recorder for tests, whose events can be received.
-    pub fn recorded() -> (Self, Receiver<Event>) {
+    #[cfg(test)]
+    pub(crate) fn recorded() -> (Self, Receiver<Event>) {
         Self::new(Clock::system(), "test".to_owned(), Metrics::new())
-    }
-
-    /// A recorder for tests, whose events are dropped.
-    pub fn nowhere() -> Self {
-        Self::recorded().0
     }
 
     /// Reports something that needs attention.
@@ -98,41 +89,31 @@ impl Events {
         message: &str,
     ) {
         let regarding = object.object_ref(&());
-        if !self.is_new((
-            &regarding.kind,
-            &regarding.namespace,
-            &regarding.name,
-            &regarding.uid,
-            about,
-            reason,
-            message,
-        )) {
+        if !self.is_new(hash(&(format!("{regarding:?}"), about, reason, message))) {
             return;
         }
-        let now = self.0.clock.now();
+        let now = self.clock.now();
         // Two events of one object in one nanosecond get different names.
-        let random = self.0.clock.host().random().u64() & 0xffff;
+        let random = self.clock.host().random().u64() & 0xffff;
         let object = regarding.name.clone().unwrap_or_default();
-        let mut event = build_event(type_, regarding, reason, message, now, &self.0.instance);
+        let mut event = build_event(type_, regarding, reason, message, now, &self.instance);
         event.metadata.name = Some(format!("{object}.{:x}{random:04x}", now.as_nanosecond()));
         // A closed channel is the end of the process, or a test.
-        if let Err(TrySendError::Full(_)) = self.0.queue.try_send(event) {
-            self.0.metrics.event_dropped();
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(event) {
+            self.metrics.event_dropped();
         }
     }
 
-    fn is_new(&self, what: impl Hash) -> bool {
-        let mut hasher = DefaultHasher::new();
-        what.hash(&mut hasher);
-        let now = self.0.clock.host().instant();
-        let mut sent = self.0.sent.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_new(&self, event: u64) -> bool {
+        let now = self.clock.host().instant();
+        let is_recent = |at: &Instant| now.duration_since(*at) < REPEAT;
+        let mut sent = lock(&self.sent);
         if sent.len() >= WAITING {
-            sent.retain(|_, at| now.duration_since(*at) < REPEAT);
+            sent.retain(|_, at| is_recent(at));
         }
-        let key = hasher.finish();
-        let new = sent.get(&key).is_none_or(|at| now.duration_since(*at) >= REPEAT);
+        let new = !sent.get(&event).is_some_and(is_recent);
         if new {
-            sent.insert(key, now);
+            sent.insert(event, now);
         }
         new
     }
@@ -171,10 +152,7 @@ fn shortened(note: &str) -> String {
     if note.len() <= LONGEST_NOTE {
         return note.to_owned();
     }
-    let mut end = LONGEST_NOTE - MORE.len();
-    while !note.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = note.floor_char_boundary(LONGEST_NOTE - MORE.len());
     format!("{}{MORE}", note.get(..end).unwrap_or_default())
 }
 
@@ -185,20 +163,19 @@ pub(crate) async fn write_to(client: Client, mut waiting: Receiver<Event>, metri
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
         let parameters = PostParams::default();
         let create = api.create(&parameters, &event);
-        match tokio::time::timeout(WRITE_TIMEOUT, create).await {
-            Ok(Ok(_)) => metrics.wrote("create", "Event", "ok"),
+        let error = match tokio::time::timeout(WRITE_TIMEOUT, create).await {
+            Ok(Ok(_)) => {
+                metrics.wrote("create", "Event", "ok");
+                continue;
+            }
             // The namespace is being deleted, and its events with it.
-            Ok(Err(kube::Error::Api(status))) if status.is_forbidden() || status.is_not_found() => {
-                metrics.event_dropped();
-            }
-            Ok(Err(error)) => {
-                metrics.event_dropped();
-                tracing::warn!(error = describe(&error), namespace, "cannot write an event");
-            }
-            Err(_) => {
-                metrics.event_dropped();
-                tracing::warn!(namespace, "cannot write an event: no response");
-            }
+            Ok(Err(kube::Error::Api(status))) if status.is_forbidden() || status.is_not_found() => None,
+            Ok(Err(error)) => Some(describe(&error)),
+            Err(_) => Some("no response".to_owned()),
+        };
+        metrics.event_dropped();
+        if let Some(error) = error {
+            tracing::warn!(error, namespace, "cannot write an event");
         }
     }
 }

@@ -11,20 +11,11 @@ use crate::compare::{ListKind, same_identity};
 /// JSON pointers to the foreign entries, in an order in which they can be removed one after the other.
 pub(crate) fn extras(kind: &str, desired: &Value, observed: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    // Inside containers first: removing a container shifts those behind it.
-    if let Some((desired, observed)) = pod_specs(kind, desired, observed) {
-        for list in ["containers", "initContainers"] {
-            in_containers(list, desired, observed, &mut found);
-        }
-    }
     for path in owned(kind) {
-        let field = path.rsplit('/').next().unwrap_or_default();
-        collect(path, field, desired.pointer(path), observed.pointer(path), &mut found);
+        collect(path, desired.pointer(path), observed.pointer(path), &mut found);
     }
     found
 }
-
-const POD_SPEC: &str = "/spec/template/spec";
 
 /// The lists and maps of a kind that are ours alone.
 fn owned(kind: &str) -> &'static [&'static str] {
@@ -44,30 +35,7 @@ fn owned(kind: &str) -> &'static [&'static str] {
 /// The same within a container that is desired.
 const OWNED_IN_CONTAINER: [&str; 4] = ["env", "envFrom", "volumeMounts", "ports"];
 
-fn pod_specs<'a>(kind: &str, desired: &'a Value, observed: &'a Value) -> Option<(&'a Value, &'a Value)> {
-    matches!(kind, "StatefulSet" | "Deployment")
-        .then(|| Some((desired.pointer(POD_SPEC)?, observed.pointer(POD_SPEC)?)))
-        .flatten()
-}
-
-fn in_containers(list: &str, desired: &Value, observed: &Value, found: &mut Vec<String>) {
-    let elements = |spec: &Value| spec.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
-    let desired = elements(desired);
-    for (index, observed) in elements(observed).iter().enumerate() {
-        let Some(desired) = desired
-            .iter()
-            .find(|desired| same_identity(&["name"], desired, observed))
-        else {
-            continue;
-        };
-        for field in OWNED_IN_CONTAINER {
-            let path = format!("{POD_SPEC}/{list}/{index}/{field}");
-            collect(&path, field, desired.get(field), observed.get(field), found);
-        }
-    }
-}
-
-fn collect(path: &str, field: &str, desired: Option<&Value>, observed: Option<&Value>, found: &mut Vec<String>) {
+fn collect(path: &str, desired: Option<&Value>, observed: Option<&Value>, found: &mut Vec<String>) {
     match observed {
         Some(Value::Object(observed)) => {
             let wanted = |key: &str| desired.is_some_and(|desired| desired.get(key).is_some());
@@ -75,23 +43,31 @@ fn collect(path: &str, field: &str, desired: Option<&Value>, observed: Option<&V
             found.extend(extra.map(|key| format!("{path}/{}", escape(key))));
         }
         Some(Value::Array(observed)) => {
-            let desired = desired.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-            let all = if desired.is_empty() {
-                observed.as_slice()
-            } else {
-                desired
-            };
+            let desired = desired.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            let all = if desired.is_empty() { observed } else { desired };
+            let field = path.rsplit('/').next().unwrap_or_default();
             let wanted = |element: &Value| match ListKind::of(field, all) {
-                ListKind::Map(keys) => desired.iter().any(|desired| same_identity(keys, desired, element)),
+                ListKind::Map(keys) => desired.iter().find(|desired| same_identity(keys, desired, element)),
                 // The list is one value: an apply sets it if it is desired; else all of it is foreign.
-                ListKind::Set | ListKind::Atomic => !desired.is_empty(),
+                ListKind::Set | ListKind::Atomic => desired.first(),
             };
-            // From the back, so that earlier removals do not shift the index.
-            for (index, element) in observed.iter().enumerate().rev() {
-                if !wanted(element) {
-                    found.push(format!("{path}/{index}"));
+            // Inside containers first: removing a container shifts those behind it.
+            if matches!(field, "containers" | "initContainers") {
+                for (index, observed) in observed.iter().enumerate() {
+                    let Some(desired) = wanted(observed) else { continue };
+                    for field in OWNED_IN_CONTAINER {
+                        let path = format!("{path}/{index}/{field}");
+                        collect(&path, desired.get(field), observed.get(field), found);
+                    }
                 }
             }
+            // From the back, so that earlier removals do not shift the index.
+            let extra = observed
+                .iter()
+                .enumerate()
+                .rev()
+                .filter(|(_, element)| wanted(element).is_none());
+            found.extend(extra.map(|(index, _)| format!("{path}/{index}")));
         }
         _ => {}
     }

@@ -1,10 +1,7 @@
 //! Numbers the commands of this leader above all commands of earlier leaders.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -12,29 +9,27 @@ use host::Host;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// The lease's term, the number of the next command, and how long this process may still rely on the lease. A clone
-/// shares them.
-#[derive(Debug, Clone)]
-pub struct Fence(Arc<Inner>);
+use crate::lock;
 
-#[derive(Debug)]
-struct Inner {
+/// The number of the next command, and how long this process may still rely on the lease. A clone shares them.
+#[derive(Debug, Clone)]
+pub struct Fence {
     host: Host,
-    term: AtomicU64,
-    sequence: AtomicU64,
-    until: Mutex<Lead>,
+    state: Arc<Mutex<(FenceNumber, Lead)>>,
 }
 
 /// The number of one command. It is higher than that of every earlier command, also of earlier leaders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FenceNumber {
+    /// The lease's term.
     pub term: u64,
     pub sequence: u64,
 }
 
 /// Whether this process leads, and for how long it may rely on it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 enum Lead {
+    #[default]
     No,
     Until(Instant),
     /// This process runs without a lease.
@@ -44,30 +39,28 @@ enum Lead {
 impl Fence {
     /// The fence of a process that does not lead yet.
     pub fn new(host: Host) -> Self {
-        Self(Arc::new(Inner {
+        Self {
             host,
-            term: AtomicU64::new(0),
-            sequence: AtomicU64::new(0),
-            until: Mutex::new(Lead::No),
-        }))
+            state: Arc::default(),
+        }
     }
 
     /// The number of the next command. Each call returns a higher one.
     pub fn next(&self) -> FenceNumber {
-        FenceNumber {
-            term: self.0.term.load(Ordering::Acquire),
-            sequence: self.0.sequence.fetch_add(1, Ordering::AcqRel),
-        }
+        let (next, _) = &mut *lock(&self.state);
+        let number = *next;
+        next.sequence += 1;
+        number
     }
 
     /// How long an unnumbered command may take: it must end before another process could lead.
     /// `None` when this process does not lead.
     pub fn remaining(&self) -> Option<Duration> {
-        match *self.until() {
+        match lock(&self.state).1 {
             Lead::No => None,
             Lead::Always => Some(Duration::MAX),
             Lead::Until(end) => end
-                .checked_duration_since(self.0.host.instant())
+                .checked_duration_since(self.host.instant())
                 .filter(|left| !left.is_zero()),
         }
     }
@@ -75,24 +68,17 @@ impl Fence {
     /// Begins a term. The sequence starts at the clock's microseconds, so that it is above that of an earlier process
     /// with the same term (no lease, two starts within a minute).
     pub fn begin(&self, term: u64, now: Timestamp, until: Option<Instant>) {
-        self.0.sequence.store(
-            u64::try_from(now.as_microsecond()).unwrap_or_default(),
-            Ordering::Release,
-        );
-        self.0.term.store(term, Ordering::Release);
-        *self.until() = until.map_or(Lead::Always, Lead::Until);
+        let sequence = u64::try_from(now.as_microsecond()).unwrap_or_default();
+        let lead = until.map_or(Lead::Always, Lead::Until);
+        *lock(&self.state) = (FenceNumber { term, sequence }, lead);
     }
 
     pub(crate) fn extend(&self, until: Instant) {
-        *self.until() = Lead::Until(until);
+        lock(&self.state).1 = Lead::Until(until);
     }
 
     pub(crate) fn end(&self) {
-        *self.until() = Lead::No;
-    }
-
-    fn until(&self) -> std::sync::MutexGuard<'_, Lead> {
-        self.0.until.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).1 = Lead::No;
     }
 }
 

@@ -3,9 +3,9 @@
 //! Only managedFields tell whether a field that we no longer want is still ours. Without them a write could be skipped
 //! although it would remove a field.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use crate::hash;
 
 /// The prefix of all our field managers.
 pub(crate) const MANAGER_PREFIX: &str = "slurm-operator/";
@@ -16,12 +16,15 @@ pub(crate) struct FieldSets(Vec<(String, u64)>);
 
 impl FieldSets {
     /// Reads an object's managedFields. Only applies to the object itself count, not to its subresources.
-    pub(crate) fn read(managed: &[ManagedFieldsEntry]) -> Self {
-        let ours = managed.iter().filter_map(|entry| {
+    pub(crate) fn read(meta: &ObjectMeta) -> Self {
+        let ours = meta.managed_fields.iter().flatten().filter_map(|entry| {
             let name = entry.manager.as_deref()?;
             let applied =
                 entry.operation.as_deref() == Some("Apply") && entry.subresource.as_deref().is_none_or(str::is_empty);
-            (applied && name.starts_with(MANAGER_PREFIX)).then(|| (name.to_owned(), hash(entry)))
+            // The API server writes the text of a field set in a fixed order.
+            let fields = || entry.fields_v1.as_ref().map(|fields| fields.0.to_string());
+            let is_ours = applied && name.starts_with(MANAGER_PREFIX);
+            is_ours.then(|| (name.to_owned(), hash(&(&entry.api_version, fields()))))
         });
         Self(ours.collect())
     }
@@ -36,33 +39,24 @@ impl FieldSets {
     }
 }
 
-/// Hashes the text of a field set, which the API server writes in a fixed order.
-fn hash(entry: &ManagedFieldsEntry) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    entry.api_version.hash(&mut hasher);
-    if let Some(fields) = &entry.fields_v1 {
-        fields.0.to_string().hash(&mut hasher);
-    }
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn entry(manager: &str, operation: &str, subresource: &str, fields: &serde_json::Value) -> ManagedFieldsEntry {
-        serde_json::from_value(
-            json!({"manager": manager, "operation": operation, "subresource": subresource, "apiVersion": "v1", "fieldsV1": fields}),
-        )
-        .unwrap()
+    fn entry(manager: &str, operation: &str, subresource: &str, fields: &Value) -> Value {
+        json!({"manager": manager, "operation": operation, "subresource": subresource, "apiVersion": "v1", "fieldsV1": fields})
+    }
+
+    fn read(entries: &[Value]) -> FieldSets {
+        FieldSets::read(&serde_json::from_value(json!({ "managedFields": entries })).unwrap())
     }
 
     const OURS: &str = "slurm-operator/controller";
 
-    fn hash_of(fields: &serde_json::Value) -> Option<u64> {
-        FieldSets::read(&[entry(OURS, "Apply", "", fields)]).of(OURS)
+    fn hash_of(fields: &Value) -> Option<u64> {
+        read(&[entry(OURS, "Apply", "", fields)]).of(OURS)
     }
 
     #[test]
@@ -77,7 +71,7 @@ mod tests {
     #[test]
     fn only_our_applies_count() {
         let fields = json!({"f:data": {}});
-        let sets = FieldSets::read(&[
+        let sets = read(&[
             entry("kubectl", "Apply", "", &fields),
             entry(OURS, "Update", "", &fields),
             entry(OURS, "Apply", "status", &fields),

@@ -1,4 +1,4 @@
-//! The warnings and the end of a reconcile, the same for all kinds.
+//! The failed steps, the warnings and the end of a reconcile, the same for all kinds.
 
 use std::time::Duration;
 
@@ -6,7 +6,14 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
-use crate::{Applied, Context, Error, Failure, Outcome, State, TAKEN_RETRY, Writer, Written};
+use crate::{Context, Error, Outcome, State, TAKEN_RETRY, Writer, Written};
+
+/// Reason: an object of another owner has the name of a child.
+pub const NAME_TAKEN: &str = "NameTaken";
+/// Reason: the API server rejects a child.
+const CHILD_REFUSED: &str = "ChildRefused";
+/// Reason: a step failed and is retried.
+const RETRYING: &str = "Retrying";
 
 /// How often an object that is changing is reconciled although nothing changed in Kubernetes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
@@ -14,6 +21,86 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 /// Helm creates an object and what it refers to within a second or two, in any order; the operator then creates Secrets and
 /// files that others of its objects wait for.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// A failed step, as reported in the status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The condition's reason.
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Failure {
+    fn of(error: &Error) -> Self {
+        let reason = match error {
+            Error::Immutable { .. } | Error::Refused { .. } => CHILD_REFUSED,
+            _ => RETRYING,
+        };
+        Self {
+            reason,
+            message: error.to_string(),
+        }
+    }
+
+    pub fn is_name_taken(&self) -> bool {
+        self.reason == NAME_TAKEN
+    }
+
+    /// Whether retries cannot succeed before a person changes something.
+    pub fn needs_a_person(&self) -> bool {
+        self.reason != RETRYING
+    }
+}
+
+/// The failures of a plan. A failed step stops only the steps that depend on it, so there may be several.
+#[derive(Debug, Default)]
+pub struct Applied {
+    failures: Vec<Error>,
+}
+
+impl Applied {
+    /// Records the result of a step and returns whether it succeeded.
+    pub fn note<T>(&mut self, result: Result<T, Error>) -> bool {
+        match result {
+            Ok(_) => true,
+            Err(error) => {
+                self.failures.push(error);
+                false
+            }
+        }
+    }
+
+    /// Applies an object, if there is one, and returns whether that succeeded.
+    pub async fn apply<K: Written>(&mut self, writer: &Writer, desired: Option<&K>) -> bool {
+        match desired {
+            Some(desired) => self.note(writer.apply(desired).await),
+            None => true,
+        }
+    }
+
+    /// The failure to report: all taken names, or else the first failure.
+    pub fn failure(&self) -> Option<Failure> {
+        let taken = self
+            .failures
+            .iter()
+            .filter(|error| matches!(error, Error::Taken { .. }));
+        let taken: Vec<String> = taken.map(ToString::to_string).collect();
+        if taken.is_empty() {
+            return self.failures.first().map(Failure::of);
+        }
+        Some(Failure {
+            reason: NAME_TAKEN,
+            message: taken.join("\n"),
+        })
+    }
+
+    /// The first failure to retry with back-off. A taken name has an interval of its own instead.
+    pub fn into_result(self) -> Result<(), Error> {
+        let mut failures = self.failures.into_iter();
+        let failure = failures.find(|error| !matches!(error, Error::Taken { .. }));
+        failure.map_or(Ok(()), Err)
+    }
+}
 
 /// A problem of an object, for its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,16 +155,10 @@ impl Writer {
         }
         let taken = applied.failure().filter(Failure::is_name_taken);
         applied.into_result()?;
-        if let Some(taken) = taken {
-            let outcome = Outcome::from(State::Blocked { on: taken.message });
-            return Ok(outcome.requeue(TAKEN_RETRY));
-        }
-        let waits = matches!(state, State::Progressing { .. });
-        let outcome = Outcome::from(state);
-        Ok(if waits {
-            outcome.requeue(PROGRESS_INTERVAL)
-        } else {
-            outcome
+        Ok(match (taken, &state) {
+            (Some(taken), _) => Outcome::from(State::Blocked { on: taken.message }).requeue(TAKEN_RETRY),
+            (None, State::Progressing { .. }) => Outcome::from(state).requeue(PROGRESS_INTERVAL),
+            (None, _) => state.into(),
         })
     }
 }

@@ -4,13 +4,13 @@
 //! own controllers do this since 1.36, KEP-5647.)
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use futures::future::{BoxFuture, join_all};
 
-use crate::{Key, Object, Registry, cache::ResourceVersion};
+use crate::{Cache, Key, Object, Registry, cache::resource_version, lock};
 
 tokio::task_local! {
     /// The journal of the reconcile that runs in this task.
@@ -21,12 +21,6 @@ tokio::task_local! {
 #[derive(Clone, Default)]
 pub(crate) struct Journal(Arc<Mutex<Vec<BoxFuture<'static, ()>>>>);
 
-impl std::fmt::Debug for Journal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal").finish_non_exhaustive()
-    }
-}
-
 impl Journal {
     /// Runs a reconcile and records its writes, but not those of the tasks it spawns.
     pub(crate) async fn record<F: Future>(self, reconcile: F) -> F::Output {
@@ -34,29 +28,25 @@ impl Journal {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries().is_empty()
+        lock(&self.0).is_empty()
     }
 
     /// Waits until the caches hold the recorded writes and returns whether they do. A watch that lags must not block an
     /// object for ever.
     pub(crate) async fn settled(&self, within: Duration) -> bool {
-        let entries = std::mem::take(&mut *self.entries());
+        let entries = std::mem::take(&mut *lock(&self.0));
         tokio::time::timeout(within, join_all(entries)).await.is_ok()
-    }
-
-    fn entries(&self) -> std::sync::MutexGuard<'_, Vec<BoxFuture<'static, ()>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(entry: impl Future<Output = ()> + Send + 'static) {
         // A write outside of a reconcile has no journal, and no reconcile waits for it.
-        let _ = JOURNAL.try_with(|journal| journal.entries().push(Box::pin(entry)));
+        let _ = JOURNAL.try_with(|journal| lock(&journal.0).push(Box::pin(entry)));
     }
 }
 
 /// Records an object as the API server returned it.
 pub(crate) fn wrote<K: Object>(registry: &Registry, object: &K) {
-    let Some(version) = ResourceVersion::of(object) else {
+    let Some(version) = resource_version(object) else {
         return;
     };
     let (cache, key) = (registry.cache::<K>(), Key::of(object));
@@ -66,16 +56,14 @@ pub(crate) fn wrote<K: Object>(registry: &Registry, object: &K) {
 /// Records that the object with this UID was or is being deleted.
 pub(crate) fn deleted<K: Object>(registry: &Registry, key: Key, uid: String) {
     let cache = registry.cache::<K>();
-    Journal::add(async move {
-        cache
-            .wait_until(|cache| {
-                cache.get(&key.namespace, &key.name).is_none_or(|object| {
-                    let meta = object.meta();
-                    meta.uid.as_deref() != Some(&uid) || meta.deletion_timestamp.is_some()
-                })
-            })
-            .await;
-    });
+    let is_gone = move |cache: &Cache<K>| {
+        let found = cache.get(&key.namespace, &key.name);
+        found.is_none_or(|object| {
+            let meta = object.meta();
+            meta.uid.as_deref() != Some(&uid) || meta.deletion_timestamp.is_some()
+        })
+    };
+    Journal::add(async move { cache.wait_until(is_gone).await });
 }
 
 #[cfg(test)]

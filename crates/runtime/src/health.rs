@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use host::Host;
 use tokio::{sync::watch, time::Instant};
+
+use crate::lock;
 
 /// Every loop reports at least this often.
 pub(crate) const TURN: Duration = Duration::from_secs(5);
@@ -16,64 +18,56 @@ const STUCK: Duration = Duration::from_mins(1);
 
 /// When each loop last reported, and which caches are synced. A clone shares them.
 #[derive(Debug, Clone)]
-pub(super) struct Health(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub(super) struct Health {
     host: Host,
-    turns: Mutex<BTreeMap<&'static str, Instant>>,
+    turns: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
     caches: watch::Sender<BTreeMap<String, bool>>,
 }
 
 impl Health {
     pub(crate) fn new(host: Host) -> Self {
-        Self(Arc::new(Inner {
+        Self {
             host,
-            turns: Mutex::default(),
+            turns: Arc::default(),
             caches: watch::Sender::default(),
-        }))
+        }
     }
 
     /// Records that a loop runs.
     pub(crate) fn turned(&self, name: &'static str) {
-        self.turns().insert(name, self.0.host.instant());
+        lock(&self.turns).insert(name, self.host.instant());
     }
 
     /// Records that a loop ended as it should.
     pub(super) fn ended(&self, name: &'static str) {
-        self.turns().remove(name);
+        lock(&self.turns).remove(name);
     }
 
     /// The loops that hang.
-    pub(super) fn stuck(&self) -> Vec<&'static str> {
-        let (now, turns) = (self.0.host.instant(), self.turns());
+    pub(super) fn stuck(&self) -> Vec<String> {
+        let (now, turns) = (self.host.instant(), lock(&self.turns));
         let stuck = turns.iter().filter(|(_, turned)| now.duration_since(**turned) > STUCK);
-        stuck.map(|(name, _)| *name).collect()
+        stuck.map(|(name, _)| (*name).to_owned()).collect()
     }
 
     /// Records whether a cache holds what the API server has. One whose definition is not installed does.
     pub(super) fn synced(&self, cache: &str, synced: bool) {
-        self.0
-            .caches
+        self.caches
             .send_if_modified(|caches| caches.insert(cache.to_owned(), synced) != Some(synced));
     }
 
     /// The caches that are not synced yet.
     pub(super) fn missing(&self) -> Vec<String> {
-        let caches = self.0.caches.borrow();
+        let caches = self.caches.borrow();
         let missing = caches.iter().filter(|(_, synced)| !**synced);
         missing.map(|(name, _)| name.clone()).collect()
     }
 
     /// Returns when all caches are synced.
     pub(super) async fn all_synced(&self) {
-        let mut caches = self.0.caches.subscribe();
+        let mut caches = self.caches.subscribe();
         // The sender lives as long as `self`.
         let _ = caches.wait_for(|caches| caches.values().all(|synced| *synced)).await;
-    }
-
-    fn turns(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
-        self.0.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

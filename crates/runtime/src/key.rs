@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 /// Namespace and name. The namespace of a cluster-scoped object is empty.
@@ -22,10 +21,7 @@ impl Key {
 
     /// The key of an object.
     pub fn of(object: &impl Resource) -> Self {
-        Self::of_meta(object.meta())
-    }
-
-    pub(crate) fn of_meta(meta: &ObjectMeta) -> Self {
+        let meta = object.meta();
         Self::new(
             meta.namespace.clone().unwrap_or_default(),
             meta.name.clone().unwrap_or_default(),

@@ -12,12 +12,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, api::PostParams};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::{Clock, Fence, Metrics, error::describe};
+use crate::{Context, error::describe};
 
 /// client-go's defaults: a standby takes over this long after the last renewal…
 const LEASE: Duration = Duration::from_secs(15);
@@ -51,9 +51,7 @@ pub enum Lost {
 pub(crate) struct Election {
     api: Api<Lease>,
     candidate: Contender,
-    fence: Fence,
-    clock: Clock,
-    metrics: Metrics,
+    context: Context,
     /// The Lease as it was last seen, and since when it has not changed.
     seen: Option<(Lease, Instant)>,
     /// Until when this process may rely on the Lease, once it holds it.
@@ -61,37 +59,33 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    pub(crate) fn new(client: Client, candidate: Contender, fence: Fence, clock: Clock, metrics: Metrics) -> Self {
+    pub(crate) fn new(candidate: Contender, context: Context) -> Self {
         Self {
-            api: Api::namespaced(client, &candidate.namespace),
-            deadline: clock.host().instant(),
+            api: Api::namespaced(context.client.clone(), &candidate.namespace),
+            deadline: context.clock.host().instant(),
             candidate,
-            fence,
-            clock,
-            metrics,
+            context,
             seen: None,
         }
     }
 
     /// Returns when this process leads.
     pub(crate) async fn win(&mut self) {
-        tracing::info!(
-            lease = self.candidate.name,
-            identity = self.candidate.identity,
-            "waiting for the lease"
-        );
+        let Contender { name, identity, .. } = &self.candidate;
+        tracing::info!(lease = name, identity, "waiting for the lease");
         loop {
             let asked = self.instant();
             let won = request("acquire", asked + REQUEST_TIMEOUT, self.try_to_win()).await;
             if let Some(Some(term)) = won {
                 self.deadline = asked + RENEW_WITHIN;
-                self.fence.begin(term, self.clock.now(), Some(self.deadline));
-                self.metrics.leads(true);
+                let fence = &self.context.fence;
+                fence.begin(term, self.context.clock.now(), Some(self.deadline));
+                self.context.metrics.leads(true);
                 tracing::info!(term, "leading");
                 return;
             }
             // Without jitter, candidates that ask at the same moment would conflict again and again.
-            let jitter = self.clock.host().random().fraction();
+            let jitter = self.context.clock.host().random().fraction();
             sleep(RETRY.mul_f64(1.0 + 0.2 * jitter)).await;
         }
     }
@@ -101,35 +95,34 @@ impl Election {
         let now = self.instant();
         let Some(lease) = self.api.get_opt(&self.candidate.name).await? else {
             self.seen = None;
-            let lease = self.claim(None);
-            return self.write(lease, true).await;
+            let mut lease = Lease::default();
+            lease.metadata.name = Some(self.candidate.name.clone());
+            return self.write(self.claim(lease)).await;
         };
         self.observe(lease.clone(), now);
         if holder(&lease) == Some(self.candidate.identity.as_str()) {
             // The response to our own claim was lost. Others count from that claim, so it is renewed before it is used.
-            let renewal = self.renewal(lease);
-            return self.write(renewal, false).await;
+            return self.write(self.renewal(lease)).await;
         }
         if !self.is_free(&lease, now) {
             return Ok(None);
         }
-        let claim = self.claim(Some(&lease));
-        self.write(claim, false).await
+        self.write(self.claim(lease)).await
     }
 
-    /// Sends a claim. A conflict with another candidate is not an error.
-    async fn write(&mut self, lease: Lease, new: bool) -> Result<Option<u64>, kube::Error> {
+    /// Writes the Lease, in the version it was read with, and returns its term. `None` if another process was first.
+    async fn write(&mut self, lease: Lease) -> Result<Option<u64>, kube::Error> {
         let parameters = PostParams::default();
-        let written = if new {
+        let written = if lease.metadata.resource_version.is_none() {
             self.api.create(&parameters, &lease).await
         } else {
             self.api.replace(&self.candidate.name, &parameters, &lease).await
         };
         match written {
             Ok(lease) => {
-                let term = term(&lease);
+                let term = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
                 self.observe(lease, self.instant());
-                Ok(Some(term))
+                Ok(Some(u64::try_from(term.unwrap_or_default()).unwrap_or_default()))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
             Err(error) => Err(error),
@@ -138,28 +131,29 @@ impl Election {
 
     /// Renews the Lease until it is lost.
     pub(crate) async fn keep(&mut self) -> Lost {
-        loop {
+        let lost = loop {
             sleep_until(self.deadline.min(self.instant() + RETRY)).await;
             let asked = self.instant();
             if asked >= self.deadline {
-                return self.lost(Lost::Expired);
+                break Lost::Expired;
             }
             let until = self.deadline.min(asked + REQUEST_TIMEOUT);
             match request("renew", until, self.renew()).await {
                 Some(None) => {
                     self.deadline = asked + RENEW_WITHIN;
-                    self.fence.extend(self.deadline);
+                    self.context.fence.extend(self.deadline);
                 }
-                Some(Some(other)) => return self.lost(Lost::Taken(other)),
+                Some(Some(other)) => break Lost::Taken(other),
                 None => {}
             }
-        }
+        };
+        self.end();
+        lost
     }
 
-    fn lost(&self, why: Lost) -> Lost {
-        self.fence.end();
-        self.metrics.leads(false);
-        why
+    fn end(&self) {
+        self.context.fence.end();
+        self.context.metrics.leads(false);
     }
 
     /// Renews the Lease, or returns its new holder.
@@ -168,27 +162,19 @@ impl Election {
             let Some((lease, _)) = &self.seen else {
                 return Ok(Some("another process".to_owned()));
             };
-            let lease = self.renewal(lease.clone());
-            match self
-                .api
-                .replace(&self.candidate.name, &PostParams::default(), &lease)
-                .await
-            {
-                Ok(lease) => {
-                    self.observe(lease, self.instant());
-                    return Ok(None);
-                }
-                Err(kube::Error::Api(status)) if status.code == 404 => {
-                    return Ok(Some("no process: it was deleted".to_owned()));
-                }
+            match self.write(self.renewal(lease.clone())).await {
+                Ok(Some(_)) => return Ok(None),
                 // It was written by another leader, by hand, or by a renewal of ours whose response was lost.
-                Err(kube::Error::Api(status)) if status.code == 409 => {
+                Ok(None) => {
                     let lease = self.api.get(&self.candidate.name).await?;
                     let holder = holder(&lease).unwrap_or("no process").to_owned();
                     if holder != self.candidate.identity {
                         return Ok(Some(holder));
                     }
                     self.observe(lease, self.instant());
+                }
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    return Ok(Some("no process: it was deleted".to_owned()));
                 }
                 Err(error) => return Err(error),
             }
@@ -199,8 +185,7 @@ impl Election {
 
     /// Releases the Lease, so that the next leader need not wait until it expires.
     pub(crate) async fn release(self) {
-        self.fence.end();
-        self.metrics.leads(false);
+        self.end();
         let until = self.instant() + REQUEST_TIMEOUT;
         if request("release", until, self.clear_holder()).await.is_some() {
             tracing::info!("released the lease");
@@ -209,75 +194,57 @@ impl Election {
 
     async fn clear_holder(&self) -> Result<(), kube::Error> {
         // The last seen version may be older than our last renewal, whose response may have been lost.
-        let mut lease = self.api.get(&self.candidate.name).await?;
+        let mut lease = self.renewal(self.api.get(&self.candidate.name).await?);
         if holder(&lease) != Some(self.candidate.identity.as_str()) {
             return Ok(());
         }
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
-            spec.renew_time = Some(MicroTime(self.clock.now()));
         }
-        self.api
-            .replace(&self.candidate.name, &PostParams::default(), &lease)
-            .await
-            .map(drop)
+        let parameters = PostParams::default();
+        self.api.replace(&self.candidate.name, &parameters, &lease).await?;
+        Ok(())
     }
 
     fn instant(&self) -> Instant {
-        self.clock.host().instant()
+        self.context.clock.host().instant()
     }
 
     fn renewal(&self, mut lease: Lease) -> Lease {
         if let Some(spec) = &mut lease.spec {
-            spec.renew_time = Some(MicroTime(self.clock.now()));
+            spec.renew_time = Some(MicroTime(self.context.clock.now()));
         }
         lease
     }
 
     fn observe(&mut self, lease: Lease, now: Instant) {
-        let unchanged = self
-            .seen
-            .as_ref()
-            .is_some_and(|(seen, _)| seen.metadata.uid == lease.metadata.uid && seen.spec == lease.spec);
         match &mut self.seen {
-            Some((seen, _)) if unchanged => *seen = lease,
+            Some((seen, _)) if seen.metadata.uid == lease.metadata.uid && seen.spec == lease.spec => *seen = lease,
             seen => *seen = Some((lease, now)),
         }
     }
 
     fn is_free(&self, lease: &Lease, now: Instant) -> bool {
-        if holder(lease).is_none() {
-            return true;
-        }
         let promised = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let promised = promised
             .and_then(|seconds| u64::try_from(seconds).ok())
             .map_or(LEASE, Duration::from_secs);
-        self.seen
-            .as_ref()
-            .is_some_and(|(_, since)| now.saturating_duration_since(*since) >= promised)
+        let expired = |(_, since): &(Lease, Instant)| now.saturating_duration_since(*since) >= promised;
+        holder(lease).is_none() || self.seen.as_ref().is_some_and(expired)
     }
 
     /// The Lease with this process as holder. Everything else in it is kept.
-    fn claim(&self, current: Option<&Lease>) -> Lease {
-        let now = self.clock.now();
-        let mut lease = current.cloned().unwrap_or_else(|| Lease {
-            metadata: ObjectMeta {
-                name: Some(self.candidate.name.clone()),
-                namespace: Some(self.candidate.namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            spec: None,
-        });
-        let transitions = next_term(lease.spec.as_ref().and_then(|spec| spec.lease_transitions), now);
+    fn claim(&self, mut lease: Lease) -> Lease {
+        let now = self.context.clock.now();
+        let spec = lease.spec.unwrap_or_default();
         lease.spec = Some(LeaseSpec {
             holder_identity: Some(self.candidate.identity.clone()),
             lease_duration_seconds: i32::try_from(LEASE.as_secs()).ok(),
             acquire_time: Some(MicroTime(now)),
             renew_time: Some(MicroTime(now)),
-            lease_transitions: Some(transitions),
-            ..lease.spec.unwrap_or_default()
+            lease_transitions: Some(next_term(spec.lease_transitions, now)),
+            ..spec
         });
         lease
     }
@@ -299,11 +266,6 @@ async fn request<T>(verb: &str, until: Instant, request: impl Future<Output = Re
 pub(crate) fn next_term(transitions: Option<i32>, now: Timestamp) -> i32 {
     let minutes = i32::try_from(now.as_second() / 60).unwrap_or(i32::MAX);
     transitions.map_or(minutes, |before| before.saturating_add(1).max(minutes))
-}
-
-fn term(lease: &Lease) -> u64 {
-    let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
-    u64::try_from(transitions.unwrap_or_default()).unwrap_or_default()
 }
 
 fn holder(lease: &Lease) -> Option<&str> {

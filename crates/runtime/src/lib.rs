@@ -9,7 +9,6 @@
 #![warn(clippy::disallowed_methods)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-mod applied;
 mod backoff;
 mod cache;
 mod change;
@@ -27,7 +26,6 @@ mod field_sets;
 mod finish;
 mod gate;
 mod health;
-mod hub;
 mod key;
 mod lease;
 mod metrics;
@@ -38,7 +36,6 @@ mod quantity;
 mod queue;
 mod reconciler;
 mod registry;
-mod secure;
 mod serve;
 mod stop;
 mod trigger;
@@ -46,7 +43,17 @@ mod watch;
 mod work;
 mod write;
 
-pub use applied::{Applied, Failure, NAME_TAKEN};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use host::Host;
+use k8s_openapi::api::events::v1::Event;
+use tokio::sync::mpsc::Receiver;
+
+use self::health::Health;
+
 pub use cache::Cache;
 pub use change::{Change, Delta, in_group};
 pub use clients::Clients;
@@ -55,17 +62,17 @@ pub use definitions::Definitions;
 pub use error::Error;
 pub use events::Events;
 pub use fence::{Fence, FenceNumber};
-pub use finish::Warning;
+pub use finish::{Applied, Failure, NAME_TAKEN, Warning};
 pub use key::Key;
 pub use lease::{Contender, Lost};
 pub use metrics::Metrics;
-pub use object::{Definition, Object, Reach, Rules, Selectors};
-pub use operator::{Ended, Operator, Options};
+pub use object::{Definition, Object, Reach, Rules};
+pub use operator::{Operator, Options};
 pub use quantity::Quantity;
 pub use reconciler::{Outcome, Reconciler, State};
 pub use registry::Registry;
 pub use stop::{Stop, Stopper};
-pub use trigger::{Inbox, Trigger, Triggers};
+pub use trigger::{Signal, Trigger, Triggers};
 pub use write::{Created, TAKEN_RETRY, Writer, Written};
 
 /// What every kind works with. A clone shares it.
@@ -80,24 +87,36 @@ pub struct Context {
     pub definitions: Definitions,
     pub metrics: Metrics,
     pub triggers: Triggers,
+    /// For watches.
+    watches: kube::Client,
+    health: Health,
 }
 
 impl Context {
-    /// The context of a process that leads, for tests of one kind: events and triggers go nowhere.
-    pub fn for_tests(client: kube::Client, registry: Registry) -> Self {
-        let clock = Clock::system();
-        let fence = Fence::new(clock.host().clone());
-        fence.begin(1, jiff::Timestamp::UNIX_EPOCH, None);
-        Self {
-            client,
-            events: Events::nowhere(),
-            fence,
+    /// The context, and the events to write. `instance` is the name of this process in events.
+    fn new(clients: Clients, registry: Registry, host: Host, instance: String) -> (Self, Receiver<Event>) {
+        let (clock, metrics) = (Clock::of(host.clone()), Metrics::new());
+        let (events, waiting_events) = Events::new(clock.clone(), instance, metrics.clone());
+        let context = Self {
+            client: clients.calls,
+            watches: clients.watches,
+            events,
+            fence: Fence::new(host.clone()),
             clock,
             definitions: Definitions::of(&registry),
-            metrics: Metrics::new(),
-            triggers: Triggers::default(),
             registry,
-        }
+            metrics,
+            triggers: Triggers::default(),
+            health: Health::new(host),
+        };
+        (context, waiting_events)
+    }
+
+    /// The context of a process that leads, for tests of one kind: events and triggers go nowhere.
+    pub fn for_tests(client: kube::Client, registry: Registry) -> Self {
+        let (context, _) = Self::new(Clients::same(client), registry, Host::real(), "test".to_owned());
+        context.fence.begin(1, jiff::Timestamp::UNIX_EPOCH, None);
+        context
     }
 }
 
@@ -105,4 +124,15 @@ impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").finish_non_exhaustive()
     }
+}
+
+/// The data of a mutex. A panic does not leave any of ours inconsistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hash<T: Hash + ?Sized>(value: &T) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use kube::{
     Api, Client, Resource,
     core::{ClusterResourceScope, NamespaceResourceScope},
+    runtime::watcher,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -49,7 +50,8 @@ impl Reach for ClusterResourceScope {
 /// How one kind is watched and what of it is cached.
 #[derive(Debug)]
 pub struct Rules<K> {
-    pub selectors: Selectors,
+    /// The objects to request from the API server.
+    pub requested: watcher::Config,
     /// Whether an object is cached at all.
     pub is_relevant: fn(&K) -> bool,
     /// Removes the fields that no reader needs.
@@ -60,19 +62,12 @@ pub struct Rules<K> {
 impl<K> Default for Rules<K> {
     fn default() -> Self {
         Self {
-            selectors: Selectors::default(),
+            requested: watcher::Config::default(),
             is_relevant: |_| true,
             trim: |_| {},
             definition: Definition::BuiltIn,
         }
     }
-}
-
-/// The objects to request from the API server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selectors {
-    pub labels: Option<String>,
-    pub fields: Option<String>,
 }
 
 /// Where the definition of a kind comes from.

@@ -4,7 +4,6 @@
 //! object is changed and deleted only if it is ours.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::Resource;
 
 use crate::change::in_group;
 
@@ -28,8 +27,7 @@ impl Ownership {
     pub(crate) fn of(meta: &ObjectMeta, wanted: &[OwnerReference], applied: bool) -> Self {
         let owners = meta.owner_references.as_deref().unwrap_or_default();
         let is_wanted = |owner: &OwnerReference| wanted.iter().any(|wanted| wanted.uid == owner.uid);
-        // There is at most one controller, and it takes precedence.
-        let controller = owners.iter().find(|owner| owner.controller == Some(true));
+        let controller = controller(meta);
         if controller.is_none_or(is_wanted) && owners.iter().any(is_wanted) || owners.is_empty() && applied {
             return Self::Ours;
         }
@@ -44,16 +42,10 @@ impl Ownership {
     }
 }
 
-/// The reference that a child has to this owner.
-pub(crate) fn reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
-    let meta = owner.meta();
-    OwnerReference {
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
-        name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-        ..OwnerReference::default()
-    }
+/// The owner that controls the object: there is at most one, and it takes precedence.
+pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true))
 }
 
 /// Whether the owner is an earlier object with the name of the wanted one.
@@ -64,8 +56,7 @@ fn is_earlier(owner: &OwnerReference, wanted: &OwnerReference) -> bool {
 
 fn describe(meta: &ObjectMeta) -> String {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
-    let controller = owners.iter().find(|owner| owner.controller == Some(true));
-    if let Some(owner) = controller.or(owners.first()) {
+    if let Some(owner) = controller(meta).or(owners.first()) {
         return format!("belongs to {}", name(owner));
     }
     let release = meta.annotations.as_ref().and_then(|notes| notes.get(HELM_RELEASE));

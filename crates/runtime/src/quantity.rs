@@ -60,8 +60,13 @@ impl Quantity {
 
 /// Splits a quantity into its number and the factor to billionths.
 fn split(text: &str) -> Option<(&str, i128)> {
-    const BINARY: [(&str, u32); 6] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
-    const DECIMAL: [(&str, i128); 9] = [
+    const SUFFIXES: [(&str, i128); 15] = [
+        ("Ki", BILLION << 10),
+        ("Mi", BILLION << 20),
+        ("Gi", BILLION << 30),
+        ("Ti", BILLION << 40),
+        ("Pi", BILLION << 50),
+        ("Ei", BILLION << 60),
         ("n", 1),
         ("u", 1_000),
         ("m", 1_000_000),
@@ -72,15 +77,9 @@ fn split(text: &str) -> Option<(&str, i128)> {
         ("P", BILLION * 1_000_000_000_000_000),
         ("E", BILLION * 1_000_000_000_000_000_000),
     ];
-    for (suffix, bits) in BINARY {
-        if let Some(number) = text.strip_suffix(suffix) {
-            return Some((number, BILLION << bits));
-        }
-    }
-    for (suffix, factor) in DECIMAL {
-        if let Some(number) = text.strip_suffix(suffix) {
-            return Some((number, factor));
-        }
+    let with_suffix = |(suffix, factor)| Some((text.strip_suffix(suffix)?, factor));
+    if let Some(found) = SUFFIXES.into_iter().find_map(with_suffix) {
+        return Some(found);
     }
     let Some((number, exponent)) = text.split_once(['e', 'E']) else {
         return Some((text, BILLION));

@@ -72,12 +72,8 @@ impl Queue {
 
     /// Records a failure and returns how long the key waits.
     pub(crate) fn fail(&mut self, key: &Key, now: Instant, jitter: f64) -> Duration {
-        let backoff = self
-            .backoffs
-            .entry(key.clone())
-            .and_modify(|backoff| backoff.failed_again(now, jitter))
-            .or_insert_with(|| Backoff::begin(now, jitter));
-        let until = backoff.until();
+        let backoff = self.backoffs.entry(key.clone()).or_insert_with(|| Backoff::new(now));
+        let until = backoff.fail(now, jitter);
         self.ended(key, Some(until));
         until.saturating_duration_since(now)
     }

@@ -6,11 +6,9 @@ use futures::future::{BoxFuture, FutureExt as _};
 use kube::Resource;
 use serde_json::Value;
 
-use crate::{
-    Cache, Change, Definition, Delta, Object, Reach,
-    definitions::name_of,
-    watch::{Sinks, watch_kind},
-};
+use crate::{Cache, Change, Context, Definition, Delta, Object, Reach, definitions::name_of, watch::watch_kind};
+
+type Watches = Vec<BoxFuture<'static, ()>>;
 
 /// The caches of all kinds. A clone shares them.
 #[derive(Clone, Default)]
@@ -36,15 +34,10 @@ impl Registry {
     /// Puts a manifest into the cache of its kind, for tests.
     pub fn insert(&self, manifest: &Value) -> Result<(), String> {
         let text = |field: &str| manifest.get(field).and_then(Value::as_str).unwrap_or_default();
-        let kind = (text("apiVersion"), text("kind"));
-        let cache = self.0.iter().find(|cache| {
-            let (api_version, name) = cache.kind();
-            (api_version.as_str(), name.as_str()) == kind
-        });
-        let cache = cache.ok_or_else(|| format!("there is no cache for {} {}", kind.0, kind.1))?;
-        cache
-            .insert(manifest)
-            .map_err(|error| format!("{} {}: {error}", kind.0, kind.1))
+        let kind = format!("{} {}", text("apiVersion"), text("kind"));
+        let cache = self.0.iter().find(|cache| cache.kind() == kind);
+        let cache = cache.ok_or_else(|| format!("there is no cache for {kind}"))?;
+        cache.insert(manifest).map_err(|error| format!("{kind}: {error}"))
     }
 
     /// Every cached object as if it had just been created.
@@ -58,35 +51,31 @@ impl Registry {
     }
 
     /// Watches that fill the caches from these namespaces, or from all if there is none.
-    pub(crate) fn watches(&self, namespaces: &[String], sinks: &Sinks) -> Vec<BoxFuture<'static, ()>> {
-        self.0
-            .iter()
-            .flat_map(|cache| cache.watches(namespaces, sinks))
-            .collect()
+    pub(crate) fn watches(&self, namespaces: &[String], context: &Context) -> Watches {
+        let caches = self.0.iter();
+        caches.flat_map(|cache| cache.watches(namespaces, context)).collect()
     }
 }
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.0.iter().map(|cache| cache.kind().1))
-            .finish()
+        f.debug_list().entries(self.0.iter().map(|cache| cache.kind())).finish()
     }
 }
 
 /// A cache whose kind is not known to the caller.
 trait AnyCache: Any + Send + Sync {
     /// apiVersion and kind.
-    fn kind(&self) -> (String, String);
+    fn kind(&self) -> String;
     fn definition(&self) -> Option<(String, Definition)>;
     fn insert(&self, manifest: &Value) -> serde_json::Result<()>;
     fn appearances(&self) -> Vec<Change>;
-    fn watches(&self, namespaces: &[String], sinks: &Sinks) -> Vec<BoxFuture<'static, ()>>;
+    fn watches(&self, namespaces: &[String], context: &Context) -> Watches;
 }
 
 impl<K: Object> AnyCache for Cache<K> {
-    fn kind(&self) -> (String, String) {
-        (K::api_version(&()).into_owned(), K::kind(&()).into_owned())
+    fn kind(&self) -> String {
+        format!("{} {}", K::api_version(&()), K::kind(&()))
     }
 
     fn definition(&self) -> Option<(String, Definition)> {
@@ -104,13 +93,13 @@ impl<K: Object> AnyCache for Cache<K> {
         objects.map(|object| Delta::appeared(object).into()).collect()
     }
 
-    fn watches(&self, namespaces: &[String], sinks: &Sinks) -> Vec<BoxFuture<'static, ()>> {
+    fn watches(&self, namespaces: &[String], context: &Context) -> Watches {
         let namespaces: Vec<Option<String>> = if namespaces.is_empty() || !<K as Resource>::Scope::NAMESPACED {
             vec![None]
         } else {
             namespaces.iter().cloned().map(Some).collect()
         };
-        let watch = |namespace| watch_kind(self.clone(), namespace, sinks.clone()).boxed();
+        let watch = |namespace| watch_kind(self.clone(), namespace, context.clone()).boxed();
         namespaces.into_iter().map(watch).collect()
     }
 }

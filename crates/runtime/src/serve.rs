@@ -1,90 +1,89 @@
 //! The HTTP servers for health and metrics.
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use axum::{Router, http::StatusCode, routing::get};
-use host::Host;
-use kube::Client;
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{StatusCode, header::AUTHORIZATION},
+    middleware::{Next, from_fn_with_state},
+    response::Response,
+    routing::get,
+};
+use axum_server::tls_rustls::RustlsConfig;
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, UserInfo},
+    authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+};
+use kube::{Api, Client, api::PostParams};
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs,
+    pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+};
 
-use crate::{Metrics, health::Health, secure};
+use crate::{Context, Object, error::describe, health::Health};
 
 /// The content type Prometheus expects of this text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A host without free file descriptors may have some again after this time.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-/// No handler depends on the peer.
-const UNKNOWN_PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
-/// Serves metrics. With a client, only to callers whom its API server authorizes.
-pub(crate) async fn serve_metrics(
-    host: Host,
-    address: SocketAddr,
-    metrics: Metrics,
-    guard: Option<Client>,
-) -> anyhow::Result<()> {
+/// Serves metrics. If `secure`, over HTTPS and only to callers whom the API server authorizes.
+pub(crate) async fn serve_metrics(address: SocketAddr, secure: bool, context: Context) -> anyhow::Result<()> {
+    let metrics = context.metrics.clone();
     let render = move || async move {
         let text = metrics.render().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
         Ok::<_, StatusCode>(([("content-type", OPEN_METRICS)], text))
     };
     let routes = Router::new().route("/metrics", get(render));
-    match guard {
-        Some(client) => secure::serve(address, routes, client).await,
-        None => serve(&host, address, routes).await,
+    if secure {
+        serve_secure(address, routes, context.client).await
+    } else {
+        serve(&context, address, routes).await
     }
 }
 
-pub(crate) async fn serve_health(host: Host, address: SocketAddr, health: Health) -> anyhow::Result<()> {
-    serve(&host, address, health_routes(health)).await
+pub(crate) async fn serve_health(address: SocketAddr, context: Context) -> anyhow::Result<()> {
+    serve(&context, address, health_routes(context.health.clone())).await
 }
 
 fn health_routes(health: Health) -> Router {
     let ready = health.clone();
+    let healthz = async move || respond(&health.stuck(), "these loops hang");
+    let readyz = async move || respond(&ready.missing(), "these caches are not synced yet");
     Router::new()
-        .route(
-            "/healthz",
-            get(async move || respond(&health.stuck(), "these loops hang")),
-        )
-        .route(
-            "/readyz",
-            get(async move || respond(&ready.missing(), "these caches are not synced yet")),
-        )
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
 }
 
-fn respond<T: AsRef<str>>(wrong: &[T], what: &str) -> (StatusCode, String) {
+fn respond(wrong: &[String], what: &str) -> (StatusCode, String) {
     if wrong.is_empty() {
         return (StatusCode::OK, "ok\n".to_owned());
     }
-    let names: Vec<&str> = wrong.iter().map(AsRef::as_ref).collect();
-    (
-        StatusCode::SERVICE_UNAVAILABLE,
-        format!("{what}: {}\n", names.join(", ")),
-    )
+    let text = format!("{what}: {}\n", wrong.join(", "));
+    (StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
-async fn serve(host: &Host, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
-    let listener = host.listen(address).await;
+async fn serve(context: &Context, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
+    let listener = context.clock.host().listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     axum::serve(HttpListener(listener), routes).await.context("HTTP server")
 }
 
-/// A listener of the host, for axum.
-#[derive(Debug)]
+/// A listener of the host, for axum. No handler depends on the peer's address.
 struct HttpListener(host::Listener);
 
 impl axum::serve::Listener for HttpListener {
     type Io = host::Connection;
-    type Addr = SocketAddr;
+    type Addr = ();
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             match self.0.accept().await {
-                Ok(connection) => return (connection, UNKNOWN_PEER),
+                Ok(connection) => return (connection, ()),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_RETRY).await;
@@ -94,37 +93,85 @@ impl axum::serve::Listener for HttpListener {
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.address().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+        Ok(())
     }
+}
+
+/// Serves over HTTPS, to callers whom the API server authenticates by their token (TokenReview) and authorizes
+/// (SubjectAccessReview). The certificate is self-signed and lives as long as this process: it encrypts the connection,
+/// but does not authenticate the server.
+async fn serve_secure(address: SocketAddr, routes: Router, client: Client) -> anyhow::Result<()> {
+    let config = RustlsConfig::from_config(Arc::new(build_tls()?));
+    axum_server::bind_rustls(address, config)
+        .serve(guarded(routes, client).into_make_service())
+        .await
+        .with_context(|| format!("HTTPS server on {address}"))
+}
+
+fn build_tls() -> anyhow::Result<ServerConfig> {
+    let own = rcgen::generate_simple_self_signed(vec!["slurm-operator".to_owned()]).context("no certificate")?;
+    let key = PrivatePkcs8KeyDer::from(own.signing_key.serialize_der());
+    ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], PrivateKeyDer::Pkcs8(key))
+        .context("no certificate")
+}
+
+fn guarded(routes: Router, client: Client) -> Router {
+    routes.layer(from_fn_with_state(client, admit))
+}
+
+async fn admit(State(client): State<Client>, request: Request, next: Next) -> Result<Response, StatusCode> {
+    let header = request.headers().get(AUTHORIZATION);
+    let token = header.and_then(|header| header.to_str().ok()?.strip_prefix("Bearer "));
+    let token = token.ok_or(StatusCode::UNAUTHORIZED)?;
+    let user = authenticate(&client, token).await?.ok_or(StatusCode::UNAUTHORIZED)?;
+    if !is_authorized(&client, user, request.uri().path()).await? {
+        return Err(StatusCode::FORBIDDEN);
+    }
+    Ok(next.run(request).await)
+}
+
+/// Returns the user of a token, or `None` if the API server does not accept it.
+async fn authenticate(client: &Client, token: &str) -> Result<Option<UserInfo>, StatusCode> {
+    let mut request = TokenReview::default();
+    request.spec.token = Some(token.to_owned());
+    let status = review(client, request).await?.status.unwrap_or_default();
+    Ok(status.user.filter(|_| status.authenticated == Some(true)))
+}
+
+async fn is_authorized(client: &Client, user: UserInfo, path: &str) -> Result<bool, StatusCode> {
+    let spec = SubjectAccessReviewSpec {
+        user: user.username,
+        groups: user.groups,
+        uid: user.uid,
+        extra: user.extra,
+        non_resource_attributes: Some(NonResourceAttributes {
+            path: Some(path.to_owned()),
+            verb: Some("get".to_owned()),
+        }),
+        resource_attributes: None,
+    };
+    let request = SubjectAccessReview {
+        spec,
+        ..SubjectAccessReview::default()
+    };
+    let response = review(client, request).await?;
+    Ok(response.status.is_some_and(|status| status.allowed))
+}
+
+/// Asks the API server. Without its response the caller is not authorized.
+async fn review<K: Object>(client: &Client, request: K) -> Result<K, StatusCode> {
+    let response = Api::all(client.clone()).create(&PostParams::default(), &request).await;
+    response.map_err(|error| {
+        tracing::warn!(
+            error = describe(&error),
+            "cannot ask the API server whether the caller may read metrics"
+        );
+        StatusCode::SERVICE_UNAVAILABLE
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::{body::Body, http::Request};
-    use tower::ServiceExt;
-
-    use super::*;
-
-    async fn request(health: &Health, path: &str) -> StatusCode {
-        let request = Request::get(path).body(Body::empty()).unwrap();
-        health_routes(health.clone()).oneshot(request).await.unwrap().status()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_process_whose_loop_hangs_is_not_healthy() {
-        let health = Health::new(host::Host::real());
-        assert_eq!(request(&health, "/healthz").await, StatusCode::OK);
-        health.turned("nodeset");
-        tokio::time::advance(std::time::Duration::from_mins(2)).await;
-        assert_eq!(request(&health, "/healthz").await, StatusCode::SERVICE_UNAVAILABLE);
-    }
-
-    #[tokio::test]
-    async fn a_process_whose_caches_are_not_synced_is_not_ready() {
-        let health = Health::new(host::Host::real());
-        health.synced("Pod", false);
-        assert_eq!(request(&health, "/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
-        health.synced("Pod", true);
-        assert_eq!(request(&health, "/readyz").await, StatusCode::OK);
-    }
-}
+mod tests;

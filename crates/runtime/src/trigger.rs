@@ -1,24 +1,32 @@
-//! Wakes objects from outside the watches, for instance after a poll of a cluster.
+//! Passes changes from the watches to the kinds, and wakes objects from outside the watches.
 
 use std::{
     any::TypeId,
     collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::{Key, Object};
+use crate::{Change, Key, Object, lock};
 
-/// Receives the keys of one kind.
-pub type Inbox = UnboundedReceiver<Key>;
-
-type Senders = HashMap<TypeId, UnboundedSender<Key>>;
+/// What a kind has to react to.
+#[derive(Debug, Clone)]
+pub enum Signal {
+    /// One object of any kind changed.
+    Change(Change),
+    /// Something changed that affects every object.
+    Everything,
+    /// This object of the kind is to be reconciled.
+    Wake(Key),
+}
 
 /// The ways into the queues of all kinds, so that kinds can wake each other. A clone shares them.
+///
+/// The channels have no bound: a watch must never wait for a kind, and a kind does nothing with a signal but put keys
+/// into its queue.
 #[derive(Debug, Clone, Default)]
-pub struct Triggers(Arc<Mutex<Senders>>);
+pub struct Triggers(Arc<Mutex<HashMap<TypeId, UnboundedSender<Signal>>>>);
 
 impl Triggers {
     /// Reconciles this object soon. A key that already waits is not queued again. While the kind does not run (a
@@ -35,20 +43,21 @@ impl Triggers {
         }
     }
 
-    /// Receives the keys of one kind from now on.
-    pub fn inbox<K: Object>(&self) -> Inbox {
-        let (sender, inbox) = unbounded_channel();
-        self.senders().insert(TypeId::of::<K>(), sender);
-        inbox
+    /// Receives the signals of one kind from now on.
+    pub fn listen<K: Object>(&self) -> UnboundedReceiver<Signal> {
+        let (sender, signals) = unbounded_channel();
+        lock(&self.0).insert(TypeId::of::<K>(), sender);
+        signals
     }
 
-    fn senders(&self) -> MutexGuard<'_, Senders> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Passes a signal to every kind that runs.
+    pub(crate) fn send(&self, signal: &Signal) {
+        lock(&self.0).retain(|_, kind| kind.send(signal.clone()).is_ok());
     }
 }
 
 /// Wakes objects of one kind.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Trigger {
     triggers: Triggers,
     kind: TypeId,
@@ -57,14 +66,8 @@ pub struct Trigger {
 impl Trigger {
     /// Reconciles this object soon: see [`Triggers::wake`].
     pub fn wake(&self, key: Key) {
-        if let Some(sender) = self.triggers.senders().get(&self.kind) {
-            drop(sender.send(key));
+        if let Some(kind) = lock(&self.triggers.0).get(&self.kind) {
+            drop(kind.send(Signal::Wake(key)));
         }
-    }
-}
-
-impl fmt::Debug for Trigger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trigger").finish_non_exhaustive()
     }
 }

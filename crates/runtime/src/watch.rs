@@ -4,78 +4,46 @@ use std::pin::pin;
 
 use futures::{Stream, StreamExt};
 use kube::{
-    Client,
-    core::{DeserializeGuard, error_boundary::InvalidObject},
+    core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
 
-use crate::{
-    Cache, Definition, Definitions, Delta, Events, Metrics, Object, Reach, Selectors,
-    cache::Intake,
-    definitions::name_of,
-    error,
-    health::Health,
-    hub::{Hub, Signal},
-};
+use crate::{Cache, Context, Definition, Key, Object, Reach, Signal, cache::Intake, definitions::name_of, error};
 
 /// A page of full pods is some megabytes before it is trimmed.
 const PAGE: u32 = 250;
-
-impl From<&Selectors> for watcher::Config {
-    fn from(selectors: &Selectors) -> Self {
-        Self {
-            label_selector: selectors.labels.clone(),
-            field_selector: selectors.fields.clone(),
-            ..Self::default()
-        }
-        .page_size(PAGE)
-    }
-}
-
-/// What all watches share: the client, the definitions, and where they report to.
-#[derive(Clone)]
-pub(crate) struct Sinks {
-    pub(crate) client: Client,
-    pub(crate) definitions: Definitions,
-    pub(crate) hub: Hub,
-    pub(crate) health: Health,
-    pub(crate) events: Events,
-    pub(crate) metrics: Metrics,
-}
 
 /// Fills a kind's cache until the process ends. A kind that has a CustomResourceDefinition is watched while that is
 /// installed. The cache counts as not synced from the call on, even before the watch runs.
 pub(crate) fn watch_kind<K: Object>(
     cache: Cache<K>,
     namespace: Option<String>,
-    sinks: Sinks,
+    context: Context,
 ) -> impl Future<Output = ()> + Send + 'static {
-    let watch = Watch::new(cache.clone(), namespace.clone(), sinks);
-    run_watch(watch, cache, namespace)
-}
-
-async fn run_watch<K: Object>(mut watch: Watch<K>, cache: Cache<K>, namespace: Option<String>) {
-    let (client, definitions) = (watch.sinks.client.clone(), watch.sinks.definitions.clone());
-    let rules = cache.rules();
-    let definition = (rules.definition != Definition::BuiltIn).then(name_of::<K>);
-    loop {
-        if let Some(name) = &definition {
-            tokio::select! {
-                () = definitions.installed(name) => {}
-                () = definitions.missing(name) => {
-                    watch.clear();
-                    definitions.installed(name).await;
+    let (client, definitions) = (context.watches.clone(), context.definitions.clone());
+    let mut watch = Watch::new(cache.clone(), namespace.clone(), context);
+    async move {
+        let rules = cache.rules();
+        let definition = (rules.definition != Definition::BuiltIn).then(name_of::<K>);
+        loop {
+            if let Some(name) = &definition {
+                tokio::select! {
+                    () = definitions.installed(name) => {}
+                    () = definitions.missing(name) => {
+                        watch.clear();
+                        definitions.installed(name).await;
+                    }
                 }
             }
-        }
-        let api = K::Scope::api::<DeserializeGuard<K>>(client.clone(), namespace.as_deref());
-        let stream = watcher(api, (&rules.selectors).into()).default_backoff();
-        match &definition {
-            None => watch.follow(stream).await,
-            Some(name) => tokio::select! {
-                () = watch.follow(stream) => {}
-                () = definitions.missing(name) => {}
-            },
+            let api = K::Scope::api::<DeserializeGuard<K>>(client.clone(), namespace.as_deref());
+            let stream = watcher(api, rules.requested.clone().page_size(PAGE)).default_backoff();
+            match &definition {
+                None => watch.follow(stream).await,
+                Some(name) => tokio::select! {
+                    () = watch.follow(stream) => {}
+                    () = definitions.missing(name) => {}
+                },
+            }
         }
     }
 }
@@ -94,28 +62,28 @@ pub(crate) fn describe(error: &watcher::Error) -> String {
 /// One watch, from its events to the cache.
 pub(crate) struct Watch<K> {
     intake: Intake<K>,
-    sinks: Sinks,
+    context: Context,
     /// Its name in health and logs.
     name: String,
 }
 
 impl<K: Object> Watch<K> {
-    pub(crate) fn new(cache: Cache<K>, namespace: Option<String>, sinks: Sinks) -> Self {
+    pub(crate) fn new(cache: Cache<K>, namespace: Option<String>, context: Context) -> Self {
         let kind = K::kind(&());
         let name = namespace
             .as_ref()
             .map_or_else(|| kind.to_string(), |namespace| format!("{kind} in {namespace}"));
-        sinks.health.synced(&name, false);
+        context.health.synced(&name, false);
         Self {
             intake: Intake::new(cache, namespace),
-            sinks,
+            context,
             name,
         }
     }
 
     /// Empties the cache: the definition was deleted, and every object with it.
     fn clear(&mut self) {
-        self.intake.take(watcher::Event::Init);
+        self.take(watcher::Event::Init);
         self.take(watcher::Event::InitDone);
     }
 
@@ -126,61 +94,41 @@ impl<K: Object> Watch<K> {
         let mut stream = pin!(stream);
         while let Some(event) = stream.next().await {
             match event {
-                Ok(event) => self.handle(event),
+                Ok(event) => self.take(event),
                 // The API server serves the objects of a new definition a moment after the definition.
                 Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.is_not_found() => {
                     tracing::debug!(watch = self.name, "kind is not served yet");
                 }
                 Err(error) => {
-                    self.sinks.metrics.watch_restarted(&K::kind(&()));
+                    self.context.metrics.watch_restarted(&K::kind(&()));
                     tracing::warn!(watch = self.name, error = describe(&error), "watch broke");
                 }
             }
         }
     }
 
-    fn handle(&mut self, event: watcher::Event<DeserializeGuard<K>>) {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        match event {
-            Init => self.take(Init),
-            InitDone => self.take(InitDone),
-            InitApply(DeserializeGuard(Ok(object))) => self.take(InitApply(object)),
-            Apply(DeserializeGuard(Ok(object))) => self.take(Apply(object)),
-            Delete(DeserializeGuard(Ok(object))) => self.take(Delete(object)),
-            InitApply(DeserializeGuard(Err(invalid))) | Apply(DeserializeGuard(Err(invalid))) => self.refuse(invalid),
-            Delete(DeserializeGuard(Err(invalid))) => {
-                let gone = self.intake.forget(&invalid);
-                self.report(gone);
-            }
+    fn take(&mut self, event: watcher::Event<DeserializeGuard<K>>) {
+        use watcher::Event::{Apply, InitApply, InitDone};
+        if let InitApply(object) | Apply(object) = &event
+            && let Err(invalid) = &object.0
+        {
+            self.report_undecodable(object, &invalid.error);
         }
-    }
-
-    fn take(&mut self, event: watcher::Event<K>) {
-        let full = matches!(event, watcher::Event::InitDone);
-        let deltas = self.intake.take(event);
-        self.report(deltas);
+        let full = matches!(event, InitDone);
+        for delta in self.intake.take(event) {
+            self.context.triggers.send(&Signal::Change(delta.into()));
+        }
         if full {
-            self.sinks.health.synced(&self.name, true);
+            self.context.health.synced(&self.name, true);
         }
     }
 
-    fn report(&self, deltas: Vec<Delta<K>>) {
-        for delta in deltas {
-            self.sinks.hub.send(&Signal::Change(delta.into()));
-        }
-    }
-
-    fn refuse(&mut self, invalid: InvalidObject) {
-        let kind = K::kind(&());
-        let key = self.intake.refuse(&invalid);
-        self.sinks.metrics.undecodable(&kind);
-        tracing::warn!(%kind, object = %key, error = invalid.error, "cannot decode an object");
-        let message = format!(
-            "{kind} {key} cannot be decoded and is ignored: {}; correct it with kubectl edit",
-            invalid.error
-        );
-        let object = DeserializeGuard::<K>(Err(invalid));
-        self.sinks.events.warn(&object, "Undecodable", message);
+    fn report_undecodable(&self, object: &DeserializeGuard<K>, error: &str) {
+        let (kind, key) = (K::kind(&()), Key::of(object));
+        self.context.metrics.undecodable(&kind);
+        tracing::warn!(%kind, object = %key, error, "cannot decode an object");
+        let message = format!("{kind} {key} cannot be decoded and is ignored: {error}; correct it with kubectl edit");
+        self.context.events.warn(object, "Undecodable", message);
     }
 }
 

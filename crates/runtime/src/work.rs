@@ -8,19 +8,15 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use tokio::{
-    task::{Id, JoinError, JoinSet},
+    task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 use tracing::Instrument;
 
 use crate::{
-    Change, Clock, Error, Inbox, Key, Metrics, Outcome, Reconciler, Registry,
-    gate::Journal,
-    health::{Health, TURN},
-    hub::{Hub, Signal},
-    queue::Queue,
-    stop::Stop,
+    Change, Context, Error, Key, Outcome, Reconciler, Signal, Stop, gate::Journal, health::TURN, queue::Queue,
 };
 
 /// Far above the timeouts of the requests in a reconcile.
@@ -37,40 +33,37 @@ const RESYNC_SPREAD: Duration = Duration::from_mins(1);
 /// Below a pod's grace period of 30 s, with time left to release the lease.
 const FINISH: Duration = Duration::from_secs(20);
 
-/// What the loop of a kind needs.
-#[derive(Debug)]
-pub(crate) struct Desk {
-    pub(crate) registry: Registry,
-    pub(crate) clock: Clock,
-    pub(crate) hub: Hub,
-    pub(crate) inbox: Inbox,
-    pub(crate) metrics: Metrics,
-    pub(crate) health: Health,
-}
-
 /// Runs the kind until the stop is requested, then waits for running reconciles.
-pub(crate) async fn work<R: Reconciler>(reconciler: Arc<R>, mut desk: Desk, mut stop: Stop) {
+pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut stop: Stop) {
     // Listen first, then list: a change in between is seen twice instead of never.
-    let mut signals = desk.hub.listen();
-    let mut work = Work::new(reconciler, desk.registry, desk.clock, desk.metrics);
-    work.handle(&Signal::Everything);
+    let mut signals = context.triggers.listen::<R::Object>();
+    let health = context.health.clone();
+    let mut work = Work {
+        reconciler: Arc::new(reconciler),
+        context,
+        queue: Queue::default(),
+        running: JoinSet::new(),
+        written: HashMap::new(),
+    };
+    work.handle(Signal::Everything);
     let mut resync = work.instant() + RESYNC;
     while !stop.is_requested() {
-        desk.health.turned(R::NAME);
+        health.turned(R::NAME);
         work.start_ready();
         let turn = work.instant() + TURN;
-        let wake = work.next_due().into_iter().chain([turn, resync]).min().unwrap_or(turn);
+        // At the limit nothing can start before a reconcile ends.
+        let due = work.queue.next_due().filter(|_| work.running.len() < AT_ONCE);
+        let wake = due.unwrap_or(turn).min(turn).min(resync);
         tokio::select! {
             () = stop.requested() => break,
             Some(signal) = signals.recv() => {
-                work.handle(&signal);
+                work.handle(signal);
                 // A burst of changes becomes one set of keys before a reconcile starts.
                 while let Ok(signal) = signals.try_recv() {
-                    work.handle(&signal);
+                    work.handle(signal);
                 }
             }
-            Some(key) = desk.inbox.recv() => work.queue.add(key),
-            Some(ended) = work.running.join_next_with_id() => work.ended(ended),
+            Some(Ok(ended)) = work.running.join_next() => work.ended(ended),
             () = sleep_until(wake) => {}
         }
         if work.instant() >= resync {
@@ -79,49 +72,40 @@ pub(crate) async fn work<R: Reconciler>(reconciler: Arc<R>, mut desk: Desk, mut 
         }
     }
     work.finish().await;
-    desk.health.ended(R::NAME);
+    health.ended(R::NAME);
 }
 
 struct Work<R> {
     reconciler: Arc<R>,
-    registry: Registry,
-    clock: Clock,
-    metrics: Metrics,
+    context: Context,
     queue: Queue,
-    running: JoinSet<Result<Outcome, Error>>,
-    jobs: HashMap<Id, Job>,
+    running: JoinSet<Ended>,
     /// Writes that the caches may not hold yet, by the reconciled object.
     written: HashMap<Key, Journal>,
 }
 
-struct Job {
+/// A reconcile that has ended.
+struct Ended {
     key: Key,
     journal: Journal,
     started: Instant,
+    result: Result<Outcome, Error>,
 }
 
 impl<R: Reconciler> Work<R> {
-    fn new(reconciler: Arc<R>, registry: Registry, clock: Clock, metrics: Metrics) -> Self {
-        Self {
-            reconciler,
-            registry,
-            clock,
-            metrics,
-            queue: Queue::default(),
-            running: JoinSet::new(),
-            jobs: HashMap::new(),
-            written: HashMap::new(),
-        }
-    }
-
     fn instant(&self) -> Instant {
-        self.clock.host().instant()
+        self.context.clock.host().instant()
     }
 
-    fn handle(&mut self, signal: &Signal) {
+    fn jitter(&self) -> f64 {
+        self.context.clock.host().random().fraction()
+    }
+
+    fn handle(&mut self, signal: Signal) {
         let keys = match signal {
-            Signal::Change(change) => self.interested(change),
+            Signal::Change(change) => self.interested(&change),
             Signal::Everything => self.everything(),
+            Signal::Wake(key) => vec![key],
         };
         for key in keys {
             self.queue.add(key);
@@ -131,13 +115,12 @@ impl<R: Reconciler> Work<R> {
     fn resync(&mut self) {
         let now = self.instant();
         for key in self.everything() {
-            let jitter = self.clock.host().random().fraction();
-            self.queue.add_at(key, now + RESYNC_SPREAD.mul_f64(jitter));
+            self.queue.add_at(key, now + RESYNC_SPREAD.mul_f64(self.jitter()));
         }
     }
 
     fn everything(&self) -> Vec<Key> {
-        let changes = self.registry.appearances();
+        let changes = self.context.registry.appearances();
         changes.flat_map(|change| self.interested(&change)).collect()
     }
 
@@ -150,49 +133,50 @@ impl<R: Reconciler> Work<R> {
         })
     }
 
-    fn next_due(&self) -> Option<Instant> {
-        // At the limit nothing can start before a reconcile ends.
-        (self.jobs.len() < AT_ONCE).then(|| self.queue.next_due()).flatten()
-    }
-
     fn start_ready(&mut self) {
-        while self.jobs.len() < AT_ONCE {
+        while self.running.len() < AT_ONCE {
             let Some(key) = self.queue.take(self.instant()) else {
                 break;
             };
             self.start(key);
         }
-        self.metrics.queue(R::NAME, self.queue.depth(), self.jobs.len());
+        let metrics = &self.context.metrics;
+        metrics.queue(R::NAME, self.queue.depth(), self.running.len());
     }
 
     fn start(&mut self, key: Key) {
-        let journal = Journal::default();
         let span = tracing::info_span!("reconcile", kind = R::NAME, object = %key);
         let (reconciler, before) = (Arc::clone(&self.reconciler), self.written.remove(&key));
-        let (object, own) = (key.clone(), journal.clone());
+        let (journal, started) = (Journal::default(), self.instant());
         let reconcile = async move {
             if let Some(before) = before
                 && !before.settled(READ_OWN_WRITES).await
             {
                 tracing::debug!("the watch has not delivered the last writes yet");
             }
-            timeout(DEADLINE, own.record(reconciler.reconcile(&object)))
-                .await
-                .unwrap_or(Err(Error::Deadline(DEADLINE)))
+            let reconcile = AssertUnwindSafe(journal.clone().record(reconciler.reconcile(&key))).catch_unwind();
+            let result = match timeout(DEADLINE, reconcile).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(panic)) => Err(Error::Panic(message_of(panic.as_ref()).to_owned())),
+                Err(_) => Err(Error::Deadline(DEADLINE)),
+            };
+            Ended {
+                key,
+                journal,
+                started,
+                result,
+            }
         };
-        let task = self.running.spawn(reconcile.instrument(span));
-        let started = self.instant();
-        self.jobs.insert(task.id(), Job { key, journal, started });
+        self.running.spawn(reconcile.instrument(span));
     }
 
-    fn ended(&mut self, ended: Result<(Id, Result<Outcome, Error>), JoinError>) {
-        let (id, result) = match ended {
-            Ok((id, result)) => (id, result),
-            Err(error) => (error.id(), Err(panic_error(error))),
-        };
-        let Some(Job { key, journal, started }) = self.jobs.remove(&id) else {
-            return;
-        };
+    fn ended(&mut self, ended: Ended) {
+        let Ended {
+            key,
+            journal,
+            started,
+            result,
+        } = ended;
         let now = self.instant();
         let label = match result {
             Ok(outcome) => {
@@ -202,8 +186,7 @@ impl<R: Reconciler> Work<R> {
                 label
             }
             Err(error) => {
-                let jitter = self.clock.host().random().fraction();
-                let retry_in = self.queue.fail(&key, now, jitter);
+                let retry_in = self.queue.fail(&key, now, self.jitter());
                 match &error {
                     // Expected where several writers share an object.
                     Error::Conflict { .. } => {
@@ -217,8 +200,8 @@ impl<R: Reconciler> Work<R> {
                 error.label()
             }
         };
-        self.metrics
-            .reconciled(R::NAME, label, now.duration_since(started).as_secs_f64());
+        let seconds = now.duration_since(started).as_secs_f64();
+        self.context.metrics.reconciled(R::NAME, label, seconds);
         if !journal.is_empty() {
             self.written.insert(key, journal);
         }
@@ -226,24 +209,14 @@ impl<R: Reconciler> Work<R> {
 
     async fn finish(mut self) {
         let all = async {
-            while let Some(ended) = self.running.join_next_with_id().await {
-                self.ended(ended);
+            while let Some(ended) = self.running.join_next().await {
+                ended.into_iter().for_each(|ended| self.ended(ended));
             }
         };
         if timeout(FINISH, all).await.is_err() {
-            tracing::warn!(
-                kind = R::NAME,
-                reconciles = self.jobs.len(),
-                "abandoning reconciles that do not end"
-            );
+            let reconciles = self.running.len();
+            tracing::warn!(kind = R::NAME, reconciles, "abandoning reconciles that do not end");
         }
-    }
-}
-
-fn panic_error(error: JoinError) -> Error {
-    match error.try_into_panic() {
-        Ok(panic) => Error::Panic(message_of(panic.as_ref()).to_owned()),
-        Err(error) => Error::other(error),
     }
 }
 

@@ -3,33 +3,34 @@
 mod desired;
 mod memory;
 mod pod_conditions;
-mod refusal;
 mod status;
 mod takeover;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
-use self::{
-    desired::{Desired, content},
-    memory::{Exchange, LastApply, Memory, hash},
-};
-use crate::{
-    Cache, Clock, Context, Error, Key, Metrics, Object, Registry, Trigger,
-    compare::first_gap,
-    extras::extras,
-    field_sets::{FieldSets, MANAGER_PREFIX},
-    gate,
-    ownership::Ownership,
-};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
-    Api, Client, Resource,
+    Api, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::NamespaceResourceScope,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
+
+use self::{
+    desired::{Desired, content},
+    memory::{Exchange, Memory},
+};
+use crate::{
+    Cache, Context, Error, Key, Object, Trigger,
+    compare::first_gap,
+    extras::extras,
+    field_sets::{FieldSets, MANAGER_PREFIX},
+    gate, hash,
+    ownership::Ownership,
+};
 
 /// A request takes milliseconds; with the client's own retries on a busy API server seconds.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -53,34 +54,20 @@ pub enum Created<K> {
 }
 
 /// Writes for one kind, under a field manager of its own. A clone shares its memory.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Writer {
-    client: Client,
-    registry: Registry,
-    clock: Clock,
-    metrics: Metrics,
+    context: Context,
     manager: String,
     /// Wakes objects of the kind.
     trigger: Trigger,
     memory: Arc<Memory>,
 }
 
-impl std::fmt::Debug for Writer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer")
-            .field("manager", &self.manager)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Writer {
     /// The writer of the children of kind `K`: the field manager is `slurm-operator/` with the kind in lower case.
     pub fn new<K: Object>(context: &Context) -> Self {
         Self {
-            client: context.client.clone(),
-            registry: context.registry.clone(),
-            clock: context.clock.clone(),
-            metrics: context.metrics.clone(),
+            context: context.clone(),
             manager: format!("{MANAGER_PREFIX}{}", K::kind(&()).to_lowercase()),
             trigger: context.triggers.of::<K>(),
             memory: Arc::default(),
@@ -97,33 +84,34 @@ impl Writer {
 
     /// Like [`apply`](Self::apply), for an object that may also have this owner, though the owner is not desired.
     pub async fn apply_shared<K: Written>(&self, desired: &K, owner: Option<OwnerReference>) -> Result<K, Error> {
-        let key = Key::of(desired);
         let kind = K::kind(&());
-        let mut desired = Desired::of(desired).map_err(|error| not_serializable::<K>(&key, &error))?;
+        let mut desired = Desired::of(desired)?;
         desired.owners.extend(owner);
-        let cache = self.registry.cache::<K>();
+        let key = &desired.key;
+        let cache = self.cache::<K>();
         let Some(observed) = cache.get(&key.namespace, &key.name) else {
-            return Box::pin(self.apply_first(&key, &desired)).await;
+            return Box::pin(self.apply_first(&desired)).await;
         };
-        let field_set = cache.field_set(&key, &self.manager);
-        self.check_owner(observed.as_ref(), &desired.owners, field_set.is_some())?;
+        let observed = observed.as_ref();
+        let uid = observed.meta().uid.as_deref();
+        let field_set = cache.field_set(key, &self.manager);
+        self.check_owner(observed, &desired.owners, field_set.is_some())?;
         if field_set.is_none() {
-            Box::pin(self.take_over::<K>(&key, observed.meta().uid.as_deref(), None)).await?;
+            Box::pin(self.take_over::<K>(key, uid, None)).await?;
         }
-        let value = serde_json::to_value(observed.as_ref()).map_err(|error| not_serializable::<K>(&key, &error))?;
+        let value = to_value(observed)?;
         let gap = first_gap(&desired.value, &value);
-        let last = self.memory.last_applied::<K>(&key, observed.meta());
-        let is_last = last.is_some_and(|last| {
-            last.exchange.sent == desired.hash && field_set.is_some() && last.field_set == field_set
-        });
+        let last = self.memory.read(observed, |known| known.applied);
+        let is_last =
+            field_set.is_some() && last.is_some_and(|last| last.sent == desired.hash && last.field_set == field_set);
         // If a field is missing although nothing changed since the last apply, the API server does not accept it.
-        let accepted = || last.is_some_and(|last| last.exchange.result == content(&value));
+        let accepted = || last.is_some_and(|last| last.result == content(&value));
         if is_last && (gap.is_none() || accepted()) {
-            let removed = self.remove_extras(&key, &desired, observed.as_ref(), &value).await?;
+            let removed = self.remove_extras(&desired, observed, &value).await?;
             if removed.is_none() {
-                self.metrics.skipped(&kind);
+                self.context.metrics.skipped(&kind);
             }
-            return Ok(removed.unwrap_or_else(|| K::clone(&observed)));
+            return Ok(removed.unwrap_or_else(|| observed.clone()));
         }
         if let Some(field) = gap {
             tracing::info!(%kind, object = %key, field, "changing");
@@ -131,18 +119,19 @@ impl Writer {
             // Fields that were ours before may have to be removed; after a start this takes one request per object.
             tracing::debug!(%kind, object = %key, "confirming");
         }
-        self.send(&key, observed.meta().uid.as_deref(), &desired).await
+        self.send(uid, &desired).await
     }
 
     /// Applies an object that is not in the cache: it does not exist, nothing about it is ours, or the watch lags.
-    async fn apply_first<K: Written>(&self, key: &Key, desired: &Desired) -> Result<K, Error> {
+    async fn apply_first<K: Written>(&self, desired: &Desired) -> Result<K, Error> {
+        let key = &desired.key;
         self.check_contested::<K>(key)?;
         tracing::info!(kind = %K::kind(&()), object = %key, "creating");
         let found: K = match self.post::<K>(key, &desired.value).await {
-            Err(error) if refusal::already_exists(&error) => {
+            Err(error) if error.has_code(409) => {
                 let found = self.fetch::<K>(key).await?;
-                let field_sets = FieldSets::read(found.meta().managed_fields.as_deref().unwrap_or_default());
-                self.check_owner(&found, &desired.owners, field_sets.of(&self.manager).is_some())?;
+                let field_set = FieldSets::read(found.meta()).of(&self.manager);
+                self.check_owner(&found, &desired.owners, field_set.is_some())?;
                 found
             }
             created => created?,
@@ -150,12 +139,12 @@ impl Writer {
         let uid = found.meta().uid.clone();
         // The fields of a create count as an update, and a later apply would not remove them.
         self.take_over(key, uid.as_deref(), Some(found)).await?;
-        self.send(key, uid.as_deref(), desired).await
+        self.send(uid.as_deref(), desired).await
     }
 
     /// Fails if this name was seen to be taken a short time ago.
     pub fn check_contested<K: Written>(&self, key: &Key) -> Result<(), Error> {
-        let owner = self.registry.cache::<K>().contested(key, self.clock.host().instant());
+        let owner = self.cache::<K>().contested(key, self.context.clock.host().instant());
         owner.map_or(Ok(()), |owner| Err(taken::<K>(key, owner)))
     }
 
@@ -168,16 +157,15 @@ impl Writer {
         let key = Key::of(found);
         match Ownership::of(found.meta(), owners, applied) {
             Ownership::Ours => Ok(()),
-            Ownership::Leftover { owner } => Err(Error::Leftover {
-                kind: K::kind(&()).into_owned(),
-                key,
-                owner,
-            }),
+            Ownership::Leftover { owner } => {
+                let object = describe::<K>(&key);
+                Err(Error::Leftover { object, owner })
+            }
             Ownership::Foreign { owner } => {
                 let wakes = |owner: &OwnerReference| (self.trigger.clone(), Key::new(&key.namespace, &owner.name));
-                let until = self.clock.host().instant() + TAKEN_RETRY;
+                let until = self.context.clock.host().instant() + TAKEN_RETRY;
                 let waiting = owners.iter().map(wakes).collect();
-                if self.registry.cache::<K>().contest(&key, owner.clone(), until, waiting) {
+                if self.cache::<K>().contest(&key, owner.clone(), until, waiting) {
                     tracing::warn!(kind = %K::kind(&()), object = %key, "leaving an existing object unchanged: it {owner}");
                 }
                 Err(taken::<K>(&key, owner))
@@ -186,26 +174,24 @@ impl Writer {
     }
 
     /// Applies to the object with this UID only.
-    async fn send<K: Written>(&self, key: &Key, uid: Option<&str>, desired: &Desired) -> Result<K, Error> {
+    async fn send<K: Written>(&self, uid: Option<&str>, desired: &Desired) -> Result<K, Error> {
+        let key = &desired.key;
         let parameters = PatchParams::apply(&self.manager).force();
         let api = self.api::<K>(&key.namespace);
         let patch = Patch::Apply(desired.for_uid(uid.unwrap_or_default()));
-        let mut applied: K = self
-            .call::<K, _>("apply", key, api.patch(&key.name, &parameters, &patch))
+        let mut applied = self
+            .write("apply", key, api.patch(&key.name, &parameters, &patch))
             .await?;
-        gate::wrote(&self.registry, &applied);
-        let field_sets = FieldSets::read(applied.meta().managed_fields.as_deref().unwrap_or_default());
-        self.registry.cache::<K>().trim(&mut applied);
-        let value = serde_json::to_value(&applied).map_err(|error| not_serializable::<K>(key, &error))?;
-        let memory = LastApply {
-            exchange: Exchange {
-                sent: desired.hash,
-                result: content(&value),
-            },
-            field_set: field_sets.of(&self.manager),
+        let field_set = FieldSets::read(applied.meta()).of(&self.manager);
+        self.cache::<K>().trim(&mut applied);
+        let value = to_value(&applied)?;
+        let exchange = Exchange {
+            sent: desired.hash,
+            result: content(&value),
+            field_set,
         };
-        self.memory.applied::<K>(key, applied.meta(), memory);
-        let removed = self.remove_extras(key, desired, &applied, &value).await?;
+        self.memory.change(&applied, |known| known.applied = Some(exchange));
+        let removed = self.remove_extras(desired, &applied, &value).await?;
         Ok(removed.unwrap_or(applied))
     }
 
@@ -213,76 +199,61 @@ impl Writer {
     /// at once (by an admission webhook): removing them again would never end.
     async fn remove_extras<K: Written>(
         &self,
-        key: &Key,
         desired: &Desired,
         observed: &K,
         value: &Value,
     ) -> Result<Option<K>, Error> {
-        let kind = K::kind(&());
-        let mut found = extras(&kind, &desired.value, value);
+        let (key, kind) = (&desired.key, K::kind(&()));
+        let read = |value: &Value| extras(&kind, &desired.value, value);
+        let mut found = read(value);
         let mut version = observed.meta().resource_version.clone();
-        if found.is_empty() || self.memory.is_futile::<K>(key, observed.meta(), &found) {
+        if found.is_empty() || self.memory.read(observed, |known| known.futile) == Some(hash(&found)) {
             return Ok(None);
         }
         tracing::info!(%kind, object = %key, fields = found.join(" "), "removing foreign fields");
-        let read = |object: &K| {
-            let value = serde_json::to_value(object).map_err(|error| not_serializable::<K>(key, &error))?;
-            Ok::<_, Error>(extras(&kind, &desired.value, &value))
-        };
         let mut retries = 1..=CONFLICT_RETRIES;
-        let cleaned = loop {
-            match self.remove_once::<K>(key, version.as_deref(), &found).await {
+        let cleaned: K = loop {
+            let removals = found.iter().map(|path| json!({"op": "remove", "path": path}));
+            match self.patch_version(key, version.as_deref(), removals.collect()).await {
                 // The object's controller may write its status at any moment.
                 Err(Error::Conflict { .. }) if retries.next().is_some() => {
                     let now = self.fetch::<K>(key).await?;
                     version.clone_from(&now.meta().resource_version);
-                    found = read(&now)?;
+                    found = read(&to_value(&now)?);
                 }
                 cleaned => break cleaned?,
             }
         };
-        gate::wrote(&self.registry, &cleaned);
-        let left = read(&cleaned)?;
+        let left = read(&to_value(&cleaned)?);
         if !left.is_empty() {
             tracing::warn!(%kind, object = %key, fields = left.join(" "), "foreign fields were re-added; leaving them");
-            self.memory.futile::<K>(key, cleaned.meta(), &left);
+            self.memory.change(&cleaned, |known| known.futile = Some(hash(&left)));
         }
         Ok(Some(without_managed_fields(cleaned)))
     }
 
-    /// Removes paths from this version only: in another one the same path may be another field.
-    async fn remove_once<K: Written>(&self, key: &Key, version: Option<&str>, paths: &[String]) -> Result<K, Error> {
-        let removals = paths.iter().map(|path| json!({"op": "remove", "path": path}));
-        self.patch_version(key, version, removals.collect()).await
-    }
-
-    /// Sends a JSON patch for this version only.
+    /// Sends a JSON patch for this version only: in another one the same path may be another field.
     async fn patch_version<K: Written>(
         &self,
         key: &Key,
         version: Option<&str>,
         mut operations: Vec<Value>,
     ) -> Result<K, Error> {
-        operations.insert(
-            0,
-            json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}),
-        );
-        let patch: json_patch::Patch =
-            serde_json::from_value(operations.into()).map_err(|error| not_serializable::<K>(key, &error))?;
-        let (api, parameters, patch) = (
-            self.api::<K>(&key.namespace),
-            self.parameters(),
-            Patch::<()>::Json(patch),
-        );
-        let call = api.patch(&key.name, &parameters, &patch);
-        self.call::<K, _>("patch", key, call).await.map_err(refusal::of_a_test)
+        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+        operations.insert(0, test);
+        let patch = serde_json::from_value(operations.into()).map_err(|error| not_serializable::<K>(key, &error))?;
+        let patched = self.send_patch(key, &Patch::Json::<()>(patch)).await;
+        patched.map_err(|error| match error {
+            // The API server reports a failed test as invalid.
+            Error::Refused { object, .. } => Error::Conflict { verb: "patch", object },
+            error => error,
+        })
     }
 
     /// Creates an object. A retry after a lost response returns `Exists` too: check the object's owner before treating it
     /// as foreign.
     pub async fn create<K: Written>(&self, object: &K) -> Result<Created<K>, Error> {
-        let value = serde_json::to_value(object).map_err(|error| not_serializable::<K>(&Key::of(object), &error))?;
-        self.create_json(&value).await
+        self.create_json(&to_value(object)?).await
     }
 
     /// Like [`create`](Self::create), for a manifest: fields that our types do not know reach the API server.
@@ -292,7 +263,7 @@ impl Writer {
         tracing::info!(kind = %K::kind(&()), object = %key, "creating");
         match self.post::<K>(&key, manifest).await {
             Ok(created) => Ok(Created::New(without_managed_fields(created))),
-            Err(error) if refusal::already_exists(&error) => Ok(Created::Exists),
+            Err(error) if error.has_code(409) => Ok(Created::Exists),
             Err(error) => Err(error),
         }
     }
@@ -307,11 +278,9 @@ impl Writer {
             let request = request
                 .create(&parameters, manifest.to_string().into_bytes())
                 .map_err(kube::Error::BuildRequest)?;
-            self.client.request::<K>(request).await
+            self.context.client.request::<K>(request).await
         };
-        let created = self.call::<K, _>("create", key, call).await?;
-        gate::wrote(&self.registry, &created);
-        Ok(created)
+        self.write("create", key, call).await
     }
 
     /// Gets the object of this name from the API server, for one that exists although it is not in the cache.
@@ -327,18 +296,23 @@ impl Writer {
 
     /// Deletes the object with this UID only. It is no error if it is gone or was replaced.
     pub async fn delete<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_within::<K>(namespace, name, uid, None, None).await
+        self.delete_within::<K>(Key::new(namespace, name), uid, None, None)
+            .await
+    }
+
+    /// Deletes the object with this UID without a grace period. Only for a pod on a node that is known to be gone.
+    pub async fn delete_at_once<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        self.delete_within::<K>(Key::new(namespace, name), uid, None, Some(0))
+            .await
     }
 
     async fn delete_within<K: Written>(
         &self,
-        namespace: &str,
-        name: &str,
+        key: Key,
         uid: &str,
         resource_version: Option<String>,
         grace_period_seconds: Option<u32>,
     ) -> Result<(), Error> {
-        let key = Key::new(namespace, name);
         tracing::info!(kind = %K::kind(&()), object = %key, uid, "deleting");
         let parameters = DeleteParams {
             preconditions: Some(Preconditions {
@@ -348,20 +322,14 @@ impl Writer {
             grace_period_seconds,
             ..DeleteParams::default()
         };
-        let api = self.api::<K>(namespace);
-        match self.call::<K, _>("delete", &key, api.delete(name, &parameters)).await {
-            Ok(_) => gate::deleted::<K>(&self.registry, key, uid.to_owned()),
-            // The object is gone or was replaced.
-            Err(Error::Conflict { .. }) => {}
-            Err(error) if refusal::not_found(&error) => {}
-            Err(error) => return Err(error),
+        let api = self.api::<K>(&key.namespace);
+        let deleted = self
+            .call::<K, _>("delete", &key, api.delete(&key.name, &parameters))
+            .await;
+        if if_there(deleted)?.is_some() {
+            gate::deleted::<K>(&self.context.registry, key, uid.to_owned());
         }
         Ok(())
-    }
-
-    /// Deletes the object with this UID without a grace period. Only for a pod on a node that is known to be gone.
-    pub async fn delete_at_once<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_within::<K>(namespace, name, uid, None, Some(0)).await
     }
 
     /// Sends a JSON merge patch. With `metadata.uid` or `metadata.resourceVersion` in it, it applies to that object or that
@@ -369,12 +337,7 @@ impl Writer {
     pub async fn patch<K: Written>(&self, namespace: &str, name: &str, merge_patch: Value) -> Result<K, Error> {
         let key = Key::new(namespace, name);
         tracing::info!(kind = %K::kind(&()), object = %key, patch = %merge_patch, "patching");
-        let api = self.api::<K>(namespace);
-        let parameters = self.parameters();
-        let patched: K = self
-            .call::<K, _>("patch", &key, api.patch(name, &parameters, &Patch::Merge(merge_patch)))
-            .await?;
-        gate::wrote(&self.registry, &patched);
+        let patched = self.send_patch(&key, &Patch::Merge(merge_patch)).await?;
         Ok(without_managed_fields(patched))
     }
 
@@ -385,21 +348,16 @@ impl Writer {
         name: &str,
         merge_patch: Value,
     ) -> Result<(), Error> {
-        match self.patch::<K>(namespace, name, merge_patch).await {
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) if refusal::not_found(&error) => Ok(()),
-            Err(error) => Err(error),
-        }
+        if_there(self.patch::<K>(namespace, name, merge_patch).await).map(drop)
     }
 
-    /// Deletes the objects that this owner controls and that are not to be kept, and returns their number.
+    /// Deletes the objects that this owner controls and that are not to be kept.
     pub async fn prune<K: Written>(
         &self,
         cache: &Cache<K>,
         owner_uid: &str,
         keep: &BTreeSet<String>,
-    ) -> Result<usize, Error> {
-        let mut deleted = 0;
+    ) -> Result<(), Error> {
         for object in cache.owned_by(owner_uid) {
             let key = Key::of(object.as_ref());
             let meta = object.meta();
@@ -410,11 +368,9 @@ impl Writer {
             let Some(uid) = &meta.uid else { continue };
             // Only this version: its owner may have changed in the meantime.
             let version = meta.resource_version.clone();
-            self.delete_within::<K>(&key.namespace, &key.name, uid, version, None)
-                .await?;
-            deleted += 1;
+            self.delete_within::<K>(key, uid, version, None).await?;
         }
-        Ok(deleted)
+        Ok(())
     }
 
     /// Writes the status if it differs from the observed object's, and returns whether it was written. The status of a
@@ -422,14 +378,11 @@ impl Writer {
     pub async fn status<K: Written>(&self, observed: &K, status: Value) -> Result<bool, Error> {
         let key = Key::of(observed);
         let read = |object: &K| -> Result<Value, Error> {
-            let mut value = serde_json::to_value(object).map_err(|error| not_serializable::<K>(&key, &error))?;
-            Ok(value.get_mut("status").map(Value::take).unwrap_or_default())
+            Ok(to_value(object)?.get_mut("status").map(Value::take).unwrap_or_default())
         };
         let before = read(observed)?;
-        let (sent, last) = (
-            hash(&status.to_string()),
-            self.memory.last_status::<K>(&key, observed.meta()),
-        );
+        let sent = hash(&status.to_string());
+        let last = self.memory.read(observed, |known| known.status);
         // An older definition drops fields it does not know; sending them again would not change that.
         let accepted = last.is_some_and(|last| last.sent == sent && last.result == hash(&before.to_string()));
         let Some(change) = status::change(&before, status).filter(|_| !accepted) else {
@@ -437,33 +390,30 @@ impl Writer {
         };
         tracing::debug!(kind = %K::kind(&()), object = %key, status = %change, "writing the status");
         let patch = Patch::Merge(json!({"metadata": {"uid": observed.meta().uid}, "status": change}));
-        let api = self.api::<K>(&key.namespace);
-        let parameters = self.parameters();
-        let call = api.patch_status(&key.name, &parameters, &patch);
-        let Some(written) = self.write_status::<K>(&key, call).await? else {
+        let Some(written) = self.write_status::<K>(&key, &patch).await? else {
             return Ok(false);
         };
-        let result = hash(&read(&written)?.to_string());
-        self.memory
-            .wrote_status::<K>(&key, written.meta(), Exchange { sent, result });
+        let exchange = Exchange {
+            sent,
+            result: hash(&read(&written)?.to_string()),
+            field_set: None,
+        };
+        self.memory.change(&written, |known| known.status = Some(exchange));
         Ok(true)
     }
 
     /// Sends a patch of the status. `None` if the object is gone or was replaced.
-    async fn write_status<K: Written>(
-        &self,
-        key: &Key,
-        call: impl Future<Output = Result<K, kube::Error>>,
-    ) -> Result<Option<K>, Error> {
-        match self.call::<K, _>("status", key, call).await {
-            Ok(written) => {
-                gate::wrote(&self.registry, &written);
-                Ok(Some(written))
-            }
-            Err(Error::Conflict { .. }) => Ok(None),
-            Err(error) if refusal::not_found(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+    async fn write_status<K: Written>(&self, key: &Key, patch: &Patch<Value>) -> Result<Option<K>, Error> {
+        let (api, parameters) = (self.api::<K>(&key.namespace), self.parameters());
+        if_there(
+            self.write("status", key, api.patch_status(&key.name, &parameters, patch))
+                .await,
+        )
+    }
+
+    async fn send_patch<K: Written>(&self, key: &Key, patch: &Patch<impl Serialize + Debug>) -> Result<K, Error> {
+        let (api, parameters) = (self.api::<K>(&key.namespace), self.parameters());
+        self.write("patch", key, api.patch(&key.name, &parameters, patch)).await
     }
 
     fn parameters(&self) -> PatchParams {
@@ -474,7 +424,23 @@ impl Writer {
     }
 
     fn api<K: Written>(&self, namespace: &str) -> Api<K> {
-        Api::namespaced(self.client.clone(), namespace)
+        Api::namespaced(self.context.client.clone(), namespace)
+    }
+
+    fn cache<K: Written>(&self) -> Cache<K> {
+        self.context.registry.cache()
+    }
+
+    /// Sends a write. The next reconcile waits for it.
+    async fn write<K: Written>(
+        &self,
+        verb: &'static str,
+        key: &Key,
+        call: impl Future<Output = Result<K, kube::Error>>,
+    ) -> Result<K, Error> {
+        let written = self.call::<K, _>(verb, key, call).await?;
+        gate::wrote(&self.context.registry, &written);
+        Ok(written)
     }
 
     async fn call<K: Written, T>(
@@ -483,38 +449,47 @@ impl Writer {
         key: &Key,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Error> {
-        let kind = K::kind(&());
-        let response = tokio::time::timeout(REQUEST_TIMEOUT, call).await;
-        let result = match response {
-            Ok(Ok(object)) => Ok(object),
-            Ok(Err(error)) => Err(refusal::read(verb, &kind, key, error)),
+        let result = match tokio::time::timeout(REQUEST_TIMEOUT, call).await {
+            Ok(result) => result.map_err(|error| Error::of_request(verb, describe::<K>(key), error)),
             Err(_) => Err(Error::Silent {
                 verb,
-                kind: kind.to_string(),
-                key: key.clone(),
+                object: describe::<K>(key),
                 after: REQUEST_TIMEOUT,
             }),
         };
         if verb != "get" {
             let label = result.as_ref().map_or_else(Error::label, |_| "ok");
-            self.metrics.wrote(verb, &kind, label);
+            self.context.metrics.wrote(verb, &K::kind(&()), label);
         }
         result
     }
 }
 
-fn taken<K: Written>(key: &Key, owner: String) -> Error {
-    Error::Taken {
-        kind: K::kind(&()).into_owned(),
-        key: key.clone(),
-        owner,
+/// The result of a write. `None` if the object is gone or was replaced.
+fn if_there<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Err(Error::Conflict { .. }) => Ok(None),
+        Err(error) if error.has_code(404) => Ok(None),
+        result => result.map(Some),
     }
+}
+
+fn describe<K: Written>(key: &Key) -> String {
+    format!("{} {key}", K::kind(&()))
+}
+
+fn taken<K: Written>(key: &Key, owner: String) -> Error {
+    let object = describe::<K>(key);
+    Error::Taken { object, owner }
+}
+
+fn to_value<K: Written>(object: &K) -> Result<Value, Error> {
+    serde_json::to_value(object).map_err(|error| not_serializable::<K>(&Key::of(object), &error))
 }
 
 fn not_serializable<K: Written>(key: &Key, error: &serde_json::Error) -> Error {
     Error::Refused {
-        kind: K::kind(&()).into_owned(),
-        key: key.clone(),
+        object: describe::<K>(key),
         message: error.to_string(),
     }
 }

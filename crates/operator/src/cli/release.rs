@@ -3,24 +3,26 @@
 //! Only the operator removes its finalizers. Without it, every deleted NodeSet or Partition would stay for ever, and its
 //! namespace with it. The chart runs this before it is uninstalled.
 
-use std::{fmt::Debug, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use api::{NodeSet, Partition, keys};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::{
-    Api, Client, Resource,
+    Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams},
-    core::{NamespaceResourceScope, PartialObjectMeta},
+    core::{NamespaceResourceScope, ObjectMeta},
 };
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
+use tracing_subscriber::filter::Targets;
 
 use super::{
-    LogLevel, process,
+    block_on,
+    flags::parse_log_level,
     run::{LEASE_NAME, listed},
 };
+use crate::runtime::{Reach as _, Written};
 
 /// A pod has a grace period of 30 s, and its kubelet needs some more to report its end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
@@ -49,31 +51,33 @@ pub struct Arguments {
     pub namespaces: Vec<String>,
 
     /// Log level: a level, levels by module, or a number as in upstream's chart.
-    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
-    pub log_level: LogLevel,
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = parse_log_level)]
+    pub log_level: Targets,
 }
 
 /// Stops the operator, then removes its finalizers from all objects.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    process::block_on(&arguments.log_level, async {
-        let client = process::clients().await?.calls;
-        release(client, arguments).await
-    })
+    block_on(&arguments.log_level, |clients| release(clients.calls, arguments))
 }
 
 async fn release(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
     stop_operator(&client, arguments).await?;
-    delete_lease(&client, arguments).await?;
-    let namespaces = listed(&arguments.namespaces);
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &arguments.namespace);
+    // Terms keep growing without the Lease: they are never lower than the clock.
+    delete(&leases, &arguments.leader_elect_name, &DeleteParams::default()).await?;
+    let mut namespaces: Vec<Option<String>> = listed(&arguments.namespaces).into_iter().map(Some).collect();
     if namespaces.is_empty() {
-        release_all::<NodeSet>(&client, &Api::all(client.clone())).await?;
-        return release_all::<Partition>(&client, &Api::all(client.clone())).await;
+        namespaces.push(None);
     }
-    for namespace in namespaces {
-        release_all::<NodeSet>(&client, &Api::namespaced(client.clone(), &namespace)).await?;
-        release_all::<Partition>(&client, &Api::namespaced(client.clone(), &namespace)).await?;
+    for namespace in &namespaces {
+        release_all::<NodeSet>(&client, namespace.as_deref(), keys::NODESET_FINALIZER).await?;
+        release_all::<Partition>(&client, namespace.as_deref(), keys::PARTITION_FINALIZER).await?;
     }
     Ok(())
+}
+
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 /// Deletes the Deployment in the foreground: it is gone only when its pods are, so no process is left to write. That needs
@@ -81,12 +85,8 @@ async fn release(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
 async fn stop_operator(client: &Client, arguments: &Arguments) -> anyhow::Result<()> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), &arguments.namespace);
     let name = &arguments.deployment;
-    let gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
     tracing::info!(deployment = name, "stopping the operator");
-    match api.delete(name, &DeleteParams::foreground()).await {
-        Err(error) if gone(&error) => return Ok(()),
-        deleted => deleted.with_context(|| format!("cannot delete Deployment {name}"))?,
-    };
+    delete(&api, name, &DeleteParams::foreground()).await?;
     let deletion = async {
         while api.get_metadata_opt(name).await?.is_some() {
             sleep(POLL_INTERVAL).await;
@@ -104,69 +104,45 @@ async fn stop_operator(client: &Client, arguments: &Arguments) -> anyhow::Result
     deleted.with_context(|| format!("cannot read Deployment {name}"))
 }
 
-/// Deletes the Lease. Terms keep growing without it: they are never lower than the clock.
-async fn delete_lease(client: &Client, arguments: &Arguments) -> anyhow::Result<()> {
-    let api: Api<Lease> = Api::namespaced(client.clone(), &arguments.namespace);
-    let name = &arguments.leader_elect_name;
-    match api.delete(name, &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        deleted => deleted.map(drop).with_context(|| format!("cannot delete Lease {name}")),
+/// Deletes an object, if it exists.
+async fn delete<K: Written>(api: &Api<K>, name: &str, parameters: &DeleteParams) -> anyhow::Result<()> {
+    match api.delete(name, parameters).await {
+        Err(error) if is_not_found(&error) => Ok(()),
+        deleted => deleted
+            .map(drop)
+            .with_context(|| format!("cannot delete {} {name}", K::kind(&()))),
     }
-}
-
-/// A kind whose objects the operator holds by a finalizer.
-trait Held: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug {
-    const FINALIZER: &'static str;
-}
-
-impl Held for NodeSet {
-    const FINALIZER: &'static str = keys::NODESET_FINALIZER;
-}
-
-impl Held for Partition {
-    const FINALIZER: &'static str = keys::PARTITION_FINALIZER;
 }
 
 /// Removes our finalizer until no object of the kind has it. Only metadata is read, so that an object with an invalid spec is
 /// released too.
-async fn release_all<K: Held>(client: &Client, found: &Api<K>) -> anyhow::Result<()> {
+async fn release_all<K: Written>(client: &Client, namespace: Option<&str>, finalizer: &str) -> anyhow::Result<()> {
     let kind = K::kind(&());
+    let api: Api<K> = NamespaceResourceScope::api(client.clone(), namespace);
     for _ in 0..ATTEMPTS {
-        let held = match found.list_metadata(&ListParams::default()).await {
+        let mut held = match api.list_metadata(&ListParams::default()).await {
             // The kind is not installed.
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Err(error) if is_not_found(&error) => return Ok(()),
             list => list.with_context(|| format!("cannot list {kind}s"))?.items,
         };
-        let held: Vec<_> = held.into_iter().filter(is_held::<K>).collect();
+        held.retain(|object| object.metadata.finalizers.iter().flatten().any(|set| set == finalizer));
         if held.is_empty() {
             return Ok(());
         }
-        for object in &held {
-            release_one::<K>(client, object).await?;
+        for object in held {
+            release_one::<K>(client, object.metadata, finalizer).await?;
         }
         sleep(POLL_INTERVAL).await;
     }
-    bail!(
-        "finalizer {} is set again and again; is another operator running?",
-        K::FINALIZER
-    )
+    bail!("finalizer {finalizer} is set again and again; is another operator running?")
 }
 
-fn is_held<K: Held>(object: &PartialObjectMeta<K>) -> bool {
-    let mut finalizers = object.metadata.finalizers.iter().flatten();
-    finalizers.any(|finalizer| finalizer == K::FINALIZER)
-}
-
-async fn release_one<K: Held>(client: &Client, object: &PartialObjectMeta<K>) -> anyhow::Result<()> {
-    let meta = &object.metadata;
-    let (namespace, name) = (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    );
+async fn release_one<K: Written>(client: &Client, meta: ObjectMeta, finalizer: &str) -> anyhow::Result<()> {
     let kind = K::kind(&());
+    let (namespace, name) = (meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default());
     tracing::info!(namespace, %kind, name, "releasing");
-    let mut finalizers = meta.finalizers.clone().unwrap_or_default();
-    finalizers.retain(|finalizer| finalizer != K::FINALIZER);
+    let mut finalizers = meta.finalizers.unwrap_or_default();
+    finalizers.retain(|set| set != finalizer);
     // The whole list is written, so it must not have changed in the meantime.
     let patch = json!({ "metadata": {
         "uid": meta.uid,
@@ -174,10 +150,8 @@ async fn release_one<K: Held>(client: &Client, object: &PartialObjectMeta<K>) ->
         "finalizers": finalizers,
     } });
     let api: Api<K> = Api::namespaced(client.clone(), &namespace);
-    match api
-        .patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-    {
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+    match api.patch_metadata(&name, &parameters, &patch).await {
         // The object is gone or has changed: the next list shows it.
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
         patched => patched

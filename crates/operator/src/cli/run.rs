@@ -3,8 +3,12 @@
 use anyhow::Context as _;
 use host::Host;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::Targets;
 
-use super::{Address, LogLevel, process};
+use super::{
+    block_on,
+    flags::{Address, parse_address, parse_log_level},
+};
 use crate::{
     accounting::AccountingReconciler,
     controller::ControllerReconciler,
@@ -13,7 +17,7 @@ use crate::{
     nodeset::NodeSetReconciler,
     partition::PartitionReconciler,
     restapi::RestApiReconciler,
-    runtime::{Caches, Contender, Context, Operator, Options, Stop, Stopper},
+    runtime::{Caches, Clients, Contender, Context, Operator, Options, Stop, Stopper},
     token::TokenReconciler,
 };
 
@@ -24,7 +28,7 @@ pub(super) const LEASE_NAME: &str = "slurm-operator.slinky.slurm.net";
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Address to serve metrics on, at /metrics: `:8080`, `127.0.0.1:8080`, or 0 for none.
-    #[arg(long, env = "METRICS_ADDRESS", default_value = ":8080")]
+    #[arg(long, env = "METRICS_ADDRESS", default_value = ":8080", value_parser = parse_address)]
     pub metrics_address: Address,
 
     /// Serve metrics over HTTPS, to callers whom the API server authorizes to read /metrics.
@@ -32,7 +36,7 @@ pub struct Arguments {
     pub metrics_secure: bool,
 
     /// Address to serve health on, at /healthz and /readyz.
-    #[arg(long, env = "HEALTH_ADDRESS", default_value = ":8081")]
+    #[arg(long, env = "HEALTH_ADDRESS", default_value = ":8081", value_parser = parse_address)]
     pub health_address: Address,
 
     /// Hold a Lease before writing anything, so that several replicas can run.
@@ -61,8 +65,8 @@ pub struct Arguments {
     pub propagated_node_conditions: Vec<String>,
 
     /// Log level: a level, levels by module, or a number as in upstream's chart.
-    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
-    pub log_level: LogLevel,
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = parse_log_level)]
+    pub log_level: Targets,
 
     #[command(flatten)]
     pub images: Images,
@@ -79,9 +83,9 @@ impl Arguments {
         Options {
             namespaces: listed(&self.namespaces),
             lease,
-            metrics_address: self.metrics_address.0,
+            metrics_address: self.metrics_address,
             metrics_secure: self.metrics_secure,
-            health_address: self.health_address.0,
+            health_address: self.health_address,
             instance: self.pod_name.clone(),
         }
     }
@@ -96,11 +100,10 @@ pub(super) fn listed(words: &[String]) -> Vec<String> {
 /// Runs the operator until SIGTERM.
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
     let log_level = arguments.log_level.clone();
-    process::block_on(&log_level, operate(arguments))
+    block_on(&log_level, |clients| operate(clients, arguments))
 }
 
-async fn operate(arguments: Arguments) -> anyhow::Result<()> {
-    let clients = process::clients().await?;
+async fn operate(clients: Clients, arguments: Arguments) -> anyhow::Result<()> {
     let host = Host::real();
     let options = arguments.options(&host);
     let defaults = Defaults {
@@ -119,8 +122,7 @@ async fn operate(arguments: Arguments) -> anyhow::Result<()> {
     operator.add(TokenReconciler::new(context.clone()));
     operator.add(NodeSetReconciler::new(context));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
-    operator.run(stop).await?;
-    Ok(())
+    operator.run(stop).await
 }
 
 /// Stops on SIGTERM, which the kubelet sends, and on SIGINT, for a person at a terminal.

@@ -185,14 +185,13 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_object_that_may_be_created_soon_is_no_warning_at_first() {
-    let made: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let clock = Clock::system();
     let mut young = rest_api(&json!({}));
-    young["metadata"]["creationTimestamp"] = made.to_string().into();
-    let clock = Clock::fixed(made);
+    young["metadata"]["creationTimestamp"] = format!("{:.0}", clock.now()).into();
     let (events, mut said) = Events::new(clock.clone(), "test".to_owned(), Metrics::new());
-    let mut context = Context::for_tests(FakeServer::new().client(), Caches::of(vec![young]));
-    context.runtime.clock = clock.clone();
+    let mut context = Context::for_tests(FakeServer::new().client(), Caches::of(vec![young.clone()]));
     context.runtime.events = events;
+    let registry = context.registry.clone();
     let reconciler = RestApiReconciler::new(context);
     let key = Key::new("hpc", "slurm");
 
@@ -204,7 +203,8 @@ async fn a_missing_object_that_may_be_created_soon_is_no_warning_at_first() {
     let again = outcome.requeue.unwrap();
     assert!(matches!(outcome.state, State::Blocked { .. }));
 
-    clock.set(made + again);
+    young["metadata"]["creationTimestamp"] = format!("{:.0}", clock.now() - again).into();
+    registry.insert(&young).unwrap();
     reconciler.reconcile(&key).await.unwrap();
     let event = said.try_recv().unwrap();
     assert_eq!(event.reason.as_deref(), Some("ControllerMissing"));

@@ -44,18 +44,22 @@ fn intake(namespace: Option<&str>) -> (Cache<ConfigMap>, Intake<ConfigMap>) {
     (cache.clone(), Intake::new(cache, namespace.map(str::to_owned)))
 }
 
-fn invalid(namespace: &str, name: &str) -> InvalidObject {
-    InvalidObject {
+fn valid(object: ConfigMap) -> DeserializeGuard<ConfigMap> {
+    DeserializeGuard(Ok(object))
+}
+
+fn invalid(namespace: &str, name: &str) -> DeserializeGuard<ConfigMap> {
+    DeserializeGuard(Err(InvalidObject {
         error: "data: expected a map".to_owned(),
         metadata: config_map(namespace, name, "9").metadata,
-    }
+    }))
 }
 
 #[test]
 fn objects_come_by_namespace_and_name() {
     let (cache, mut intake) = intake(None);
     for (namespace, name) in [("b", "x"), ("a", "z"), ("a", "y")] {
-        intake.take(Event::Apply(config_map(namespace, name, "1")));
+        intake.take(Event::Apply(valid(config_map(namespace, name, "1"))));
     }
     assert_eq!(names(&cache.all()), ["a/y", "a/z", "b/x"]);
     assert_eq!(names(&cache.list("a")), ["a/y", "a/z"]);
@@ -67,20 +71,20 @@ fn objects_come_by_namespace_and_name() {
 fn an_object_missing_in_a_new_list_is_reported_as_deleted() {
     let (cache, mut intake) = intake(None);
     for name in ["a", "b", "c"] {
-        intake.take(Event::Apply(config_map("n", name, "1")));
+        intake.take(Event::Apply(valid(config_map("n", name, "1"))));
     }
     intake.take(Event::Init);
     assert_eq!(
-        words(&intake.take(Event::InitApply(config_map("n", "a", "1")))),
+        words(&intake.take(Event::InitApply(valid(config_map("n", "a", "1"))))),
         [""; 0],
         "nothing new"
     );
     assert_eq!(
-        words(&intake.take(Event::InitApply(config_map("n", "b", "2")))),
+        words(&intake.take(Event::InitApply(valid(config_map("n", "b", "2"))))),
         ["~n/b"]
     );
     assert_eq!(
-        words(&intake.take(Event::InitApply(config_map("n", "d", "3")))),
+        words(&intake.take(Event::InitApply(valid(config_map("n", "d", "3"))))),
         ["+n/d"]
     );
     assert_eq!(words(&intake.take(Event::InitDone)), ["-n/c"]);
@@ -90,11 +94,11 @@ fn an_object_missing_in_a_new_list_is_reported_as_deleted() {
 #[test]
 fn an_incomplete_list_deletes_nothing() {
     let (cache, mut intake) = intake(None);
-    intake.take(Event::Apply(config_map("n", "a", "1")));
+    intake.take(Event::Apply(valid(config_map("n", "a", "1"))));
     intake.take(Event::Init);
-    intake.take(Event::InitApply(config_map("n", "b", "1")));
+    intake.take(Event::InitApply(valid(config_map("n", "b", "1"))));
     intake.take(Event::Init);
-    intake.take(Event::InitApply(config_map("n", "a", "1")));
+    intake.take(Event::InitApply(valid(config_map("n", "a", "1"))));
     assert_eq!(words(&intake.take(Event::InitDone)), ["-n/b"]);
     assert_eq!(names(&cache.all()), ["n/a"]);
 }
@@ -103,7 +107,7 @@ fn an_incomplete_list_deletes_nothing() {
 fn a_list_of_one_namespace_does_not_affect_another() {
     let (cache, mut first) = intake(Some("a"));
     let mut second = Intake::new(cache.clone(), Some("b".to_owned()));
-    first.take(Event::Apply(config_map("a", "x", "1")));
+    first.take(Event::Apply(valid(config_map("a", "x", "1"))));
     second.take(Event::Init);
     assert!(second.take(Event::InitDone).is_empty());
     assert_eq!(names(&cache.all()), ["a/x"]);
@@ -112,10 +116,10 @@ fn a_list_of_one_namespace_does_not_affect_another() {
 #[test]
 fn a_recreated_object_is_one_change_with_both_sides() {
     let (_, mut intake) = intake(None);
-    intake.take(Event::Apply(config_map("n", "a", "1")));
+    intake.take(Event::Apply(valid(config_map("n", "a", "1"))));
     let mut other = config_map("n", "a", "2");
     other.metadata.uid = Some("other".to_owned());
-    let deltas = intake.take(Event::Apply(other));
+    let deltas = intake.take(Event::Apply(valid(other)));
     assert_eq!(deltas[0].before.as_ref().unwrap().metadata.uid.as_deref(), Some("n/a"));
     assert_eq!(deltas[0].after.as_ref().unwrap().metadata.uid.as_deref(), Some("other"));
 }
@@ -123,57 +127,48 @@ fn a_recreated_object_is_one_change_with_both_sides() {
 #[test]
 fn an_object_that_cannot_be_decoded_keeps_its_last_good_version() {
     let (cache, mut intake) = intake(None);
-    intake.take(Event::Apply(config_map("n", "a", "1")));
-    intake.refuse(&invalid("n", "a"));
-    intake.refuse(&invalid("n", "b"));
+    intake.take(Event::Apply(valid(config_map("n", "a", "1"))));
+    assert!(intake.take(Event::Apply(invalid("n", "a"))).is_empty());
+    assert!(intake.take(Event::Apply(invalid("n", "b"))).is_empty());
     assert_eq!(names(&cache.all()), ["n/a"]);
-    let undecodable: Vec<String> = cache.undecodable("n").into_iter().map(|(name, _)| name).collect();
-    assert_eq!(undecodable, ["a", "b"]);
 
-    intake.take(Event::Apply(config_map("n", "b", "10")));
-    assert_eq!(
-        cache.undecodable("n").len(),
-        1,
-        "what can be decoded again is off the list"
-    );
-    assert_eq!(words(&intake.forget(&invalid("n", "a"))), ["-n/a"]);
-    assert!(cache.undecodable("n").is_empty());
+    intake.take(Event::Apply(valid(config_map("n", "b", "10"))));
+    assert_eq!(names(&cache.all()), ["n/a", "n/b"]);
+    assert_eq!(words(&intake.take(Event::Delete(invalid("n", "a")))), ["-n/a"]);
 }
 
 #[test]
 fn a_list_with_an_undecodable_object_does_not_delete_it() {
     let (cache, mut intake) = intake(None);
-    intake.take(Event::Apply(config_map("n", "a", "1")));
+    intake.take(Event::Apply(valid(config_map("n", "a", "1"))));
     intake.take(Event::Init);
-    intake.refuse(&invalid("n", "a"));
+    intake.take(Event::InitApply(invalid("n", "a")));
     assert!(intake.take(Event::InitDone).is_empty());
     assert_eq!(names(&cache.all()), ["n/a"]);
     intake.take(Event::Init);
     assert_eq!(words(&intake.take(Event::InitDone)), ["-n/a"]);
-    assert!(cache.undecodable("n").is_empty());
 }
 
 #[test]
 fn children_are_found_by_the_uid_of_their_controller() {
     let (cache, mut intake) = intake(None);
-    intake.take(Event::Apply(owned("b", &[("1", true)])));
-    intake.take(Event::Apply(owned("a", &[("1", true), ("2", false)])));
+    intake.take(Event::Apply(valid(owned("b", &[("1", true)]))));
+    intake.take(Event::Apply(valid(owned("a", &[("1", true), ("2", false)]))));
     assert_eq!(names(&cache.owned_by("1")), ["n/a", "n/b"]);
     assert!(cache.owned_by("2").is_empty());
-    assert_eq!(names(&cache.dependents_of("2")), ["n/a"]);
 
-    intake.take(Event::Apply(owned("a", &[("2", true)])));
+    intake.take(Event::Apply(valid(owned("a", &[("2", true)]))));
     assert_eq!(names(&cache.owned_by("1")), ["n/b"]);
     assert_eq!(names(&cache.owned_by("2")), ["n/a"]);
 
-    intake.take(Event::Delete(owned("b", &[("1", true)])));
+    intake.take(Event::Delete(valid(owned("b", &[("1", true)]))));
     assert!(cache.owned_by("1").is_empty());
 }
 
 #[test]
 fn managed_fields_are_reduced_to_a_hash_of_ours() {
     let (cache, mut intake) = intake(None);
-    intake.take(Event::Apply(config_map("n", "a", "1")));
+    intake.take(Event::Apply(valid(config_map("n", "a", "1"))));
     assert_eq!(cache.get("n", "a").unwrap().metadata.managed_fields, None);
     let key = Key::new("n", "a");
     assert!(cache.field_set(&key, "slurm-operator/controller").is_some());
@@ -183,11 +178,10 @@ fn managed_fields_are_reduced_to_a_hash_of_ours() {
 #[test]
 fn a_write_is_seen_when_its_version_or_a_later_one_is() {
     let (cache, mut intake) = intake(None);
-    let version = |text| ResourceVersion::parse(text).unwrap();
     let key = Key::new("n", "a");
-    intake.take(Event::Apply(config_map("n", "a", "9")));
-    assert!(!cache.has_seen(&key, version("10")), "numbers, not words");
-    intake.take(Event::Apply(config_map("n", "other", "11")));
-    assert!(cache.has_seen(&key, version("10")));
-    assert_eq!(ResourceVersion::parse("opaque"), None);
+    intake.take(Event::Apply(valid(config_map("n", "a", "9"))));
+    assert!(!cache.has_seen(&key, 10), "numbers, not words");
+    intake.take(Event::Apply(valid(config_map("n", "other", "11"))));
+    assert!(cache.has_seen(&key, 10));
+    assert_eq!(resource_version(&config_map("n", "a", "opaque")), None);
 }

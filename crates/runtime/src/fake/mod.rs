@@ -116,7 +116,7 @@ impl FakeServer {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
-        let path = Path::parse(parts.uri.path());
+        let mut path = Path::parse(parts.uri.path());
         let verb = verb(&parts.method, &path, &query, &kind);
         self.0
             .requests
@@ -126,6 +126,12 @@ impl FakeServer {
                 verb,
                 path: parts.uri.path().to_owned(),
             });
+        // The one field selector it knows.
+        if let Some(selector) = parameter(&query, "fieldSelector")
+            && let Some(name) = selector.strip_prefix("metadata.name%3D")
+        {
+            name.clone_into(&mut path.name);
+        }
         let fault = self.take_fault(verb);
         match fault {
             Some(Fault::Hang(_)) => std::future::pending::<()>().await,

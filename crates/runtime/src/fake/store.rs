@@ -54,7 +54,7 @@ impl Store {
         let items: Vec<&Value> = self
             .objects
             .iter()
-            .filter(|((plural, namespace, _), _)| inside(path, plural, namespace))
+            .filter(|((plural, namespace, name), _)| inside(path, plural, namespace, name))
             .map(|(_, object)| object)
             .collect();
         json!({"kind": "List", "apiVersion": path.api_version, "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
@@ -66,8 +66,8 @@ impl Store {
             return Err(Refusal::new(410, "Expired", "too old").status());
         }
         let new = self.history.iter().filter(|(version, _, plural, object)| {
-            let namespace = text(object, "/metadata/namespace");
-            *version > since && inside(path, plural, &namespace)
+            let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+            *version > since && inside(path, plural, &namespace, &name)
         });
         let mut last = since;
         let mut lines = String::new();
@@ -255,8 +255,9 @@ fn id(path: &Path) -> Id {
     (path.plural.clone(), path.namespace.clone(), path.name.clone())
 }
 
-fn inside(path: &Path, plural: &str, namespace: &str) -> bool {
-    path.plural == plural && (path.namespace.is_empty() || path.namespace == namespace)
+fn inside(path: &Path, plural: &str, namespace: &str, name: &str) -> bool {
+    let matches = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
+    path.plural == plural && matches(&path.namespace, namespace) && matches(&path.name, name)
 }
 
 fn text(value: &Value, pointer: &str) -> String {

@@ -2,7 +2,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::*;
-use crate::fake::{FakeServer, Fault, Path};
+use crate::{
+    Fence, Registry,
+    fake::{FakeServer, Fault, Path},
+};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
 
@@ -12,10 +15,10 @@ fn election(server: &FakeServer, identity: &str) -> (Election, Fence) {
         name: "l".to_owned(),
         identity: identity.to_owned(),
     };
-    let fence = Fence::default();
-    let clock = Clock::system();
-    let election = Election::new(server.client(), candidate, fence.clone(), clock, Metrics::new());
-    (election, fence)
+    let context = Context::for_tests(server.client(), Registry::default());
+    context.fence.end();
+    let fence = context.fence.clone();
+    (Election::new(candidate, context), fence)
 }
 
 fn path() -> Path {

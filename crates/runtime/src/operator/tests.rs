@@ -1,5 +1,8 @@
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,7 +12,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::{
-    Change, Error, Key, Outcome, Writer,
+    Change, Delta, Error, Key, Lost, Outcome, Writer,
     fake::{FakeServer, Fault, Path},
     registry::tests::registry,
 };
@@ -27,7 +30,8 @@ impl Reconciler for Copier {
     type Object = ConfigMap;
 
     fn interested(&self, change: &Change) -> Vec<Key> {
-        let Some(key) = change.key() else { return Vec::new() };
+        let key = change.delta::<ConfigMap>().and_then(Delta::key);
+        let Some(key) = key else { return Vec::new() };
         match key.name.strip_prefix("copy-") {
             Some(name) => vec![Key::new(key.namespace.clone(), format!("source-{name}"))],
             None if key.name.starts_with("source-") => vec![key],
@@ -65,7 +69,7 @@ impl Reconciler for Copier {
 
 struct Started {
     stopper: Stopper,
-    task: tokio::task::JoinHandle<Result<(), Ended>>,
+    task: tokio::task::JoinHandle<anyhow::Result<()>>,
     runs: Arc<AtomicUsize>,
     stale: Arc<AtomicUsize>,
     context: Context,
@@ -198,7 +202,7 @@ async fn a_leader_that_loses_its_lease_ends() {
         server.fail(Fault::Refuse("replace", 500));
     }
     let ended = started.task.await.unwrap().unwrap_err();
-    assert!(matches!(ended, Ended::Lost(Lost::Expired)), "{ended}");
+    assert!(matches!(ended.downcast_ref(), Some(Lost::Expired)), "{ended}");
     assert_eq!(started.context.fence.remaining(), None);
 }
 

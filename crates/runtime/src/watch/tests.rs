@@ -5,25 +5,13 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
 use super::*;
-use host::Host;
 use kube::Api;
 
 use crate::{
-    Object, Registry,
+    Events, Object, Registry,
     fake::{FakeServer, Path, a_moment},
     registry::tests::registry,
 };
-
-fn sinks(server: &FakeServer, registry: &Registry) -> Sinks {
-    Sinks {
-        client: server.client(),
-        definitions: Definitions::of(registry),
-        hub: Hub::default(),
-        health: Health::new(Host::real()),
-        events: Events::nowhere(),
-        metrics: Metrics::new(),
-    }
-}
 
 fn create(server: &FakeServer, path: &str, object: Value) {
     server
@@ -58,11 +46,11 @@ async fn a_restarted_watch_reports_what_was_deleted_in_the_meantime() {
     create(&server, CONFIG_MAPS, config_map("a"));
     create(&server, CONFIG_MAPS, config_map("b"));
     let registry = registry();
-    let sinks = sinks(&server, &registry);
-    let mut signals = sinks.hub.listen();
-    tokio::spawn(watch_kind(registry.cache::<ConfigMap>(), None, sinks.clone()));
-    assert_eq!(sinks.health.missing(), ["ConfigMap"]);
-    sinks.health.all_synced().await;
+    let context = Context::for_tests(server.client(), registry.clone());
+    let mut signals = context.triggers.listen::<ConfigMap>();
+    tokio::spawn(watch_kind(registry.cache::<ConfigMap>(), None, context.clone()));
+    assert_eq!(context.health.missing(), ["ConfigMap"]);
+    context.health.all_synced().await;
     assert_eq!(names::<ConfigMap>(&registry), ["a", "b"]);
 
     server
@@ -94,16 +82,15 @@ async fn an_object_that_cannot_be_decoded_does_not_block_its_kind() {
     create(&server, NODE_SETS, node_set("good"));
     let (events, mut reported) = Events::recorded();
     let registry = registry();
-    let sinks = Sinks {
+    let context = Context {
         events,
-        ..sinks(&server, &registry)
+        ..Context::for_tests(server.client(), registry.clone())
     };
-    let mut watch = Watch::<NodeSet>::new(registry.cache(), None, sinks.clone());
+    let mut watch = Watch::<NodeSet>::new(registry.cache(), None, context.clone());
     let api = Api::all(server.client());
     tokio::spawn(async move { watch.follow(watcher(api, watcher::Config::default())).await });
-    sinks.health.all_synced().await;
+    context.health.all_synced().await;
     assert_eq!(names::<NodeSet>(&registry), ["good"]);
-    assert_eq!(registry.cache::<NodeSet>().undecodable("n")[0].0, "bad");
     let event = reported.try_recv().unwrap();
     assert_eq!(event.reason.as_deref(), Some("Undecodable"));
     assert_eq!(event.regarding.unwrap().name.as_deref(), Some("bad"));
@@ -114,18 +101,14 @@ async fn a_kind_is_watched_while_its_definition_is_installed() {
     let server = FakeServer::new();
     create(&server, NODE_SETS, node_set("a"));
     let registry = registry();
-    let sinks = sinks(&server, &registry);
-    let definitions = sinks.definitions.clone();
-    tokio::spawn(watch_kind(registry.cache::<NodeSet>(), None, sinks.clone()));
+    let context = Context::for_tests(server.client(), registry.clone());
+    let definitions = context.definitions.clone();
+    tokio::spawn(watch_kind(registry.cache::<NodeSet>(), None, context.clone()));
     a_moment().await;
-    assert_eq!(sinks.health.missing(), ["NodeSet"], "not known yet");
+    assert_eq!(context.health.missing(), ["NodeSet"], "not known yet");
 
-    tokio::spawn(
-        definitions
-            .clone()
-            .follow(server.client(), sinks.hub.clone(), sinks.metrics.clone()),
-    );
-    sinks.health.all_synced().await;
+    tokio::spawn(definitions.clone().follow(context.clone()));
+    context.health.all_synced().await;
     assert!(
         names::<NodeSet>(&registry).is_empty(),
         "a definition that is missing is no reason to wait"

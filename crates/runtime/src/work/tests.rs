@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
 
 use super::*;
-use crate::{Cache, Delta, State, Stopper, Trigger, Triggers, registry::tests::registry};
-use host::Host;
+use crate::{Cache, Delta, State, Stopper, fake::FakeServer, registry::tests::registry};
 
 /// Does with each object what its name says.
 #[derive(Default)]
@@ -37,7 +36,7 @@ impl Reconciler for Shared {
     type Object = ConfigMap;
 
     fn interested(&self, change: &Change) -> Vec<Key> {
-        let key = change.key().unwrap();
+        let key = change.delta::<ConfigMap>().unwrap().key().unwrap();
         assert!(key.name != "poison", "a change nobody thought of");
         vec![key]
     }
@@ -67,11 +66,9 @@ impl Reconciler for Shared {
 struct Running {
     kind: Arc<Kind>,
     config_maps: Cache<ConfigMap>,
-    hub: Hub,
-    trigger: Trigger,
+    context: Context,
     stopper: Stopper,
     task: tokio::task::JoinHandle<()>,
-    metrics: Metrics,
 }
 
 fn object(name: &str) -> ConfigMap {
@@ -85,27 +82,15 @@ fn run(names: &[&str]) -> Running {
     for name in names {
         config_maps.insert(object(name));
     }
-    let triggers = Triggers::default();
-    let (trigger, inbox) = (triggers.of::<ConfigMap>(), triggers.inbox::<ConfigMap>());
     let (stopper, stop) = Stopper::new();
-    let (hub, metrics) = (Hub::default(), Metrics::new());
-    let desk = Desk {
-        registry,
-        clock: Clock::system(),
-        hub: hub.clone(),
-        inbox,
-        metrics: metrics.clone(),
-        health: Health::new(Host::real()),
-    };
-    let task = tokio::spawn(work(Arc::new(Shared(Arc::clone(&kind))), desk, stop));
+    let context = Context::for_tests(FakeServer::new().client(), registry);
+    let task = tokio::spawn(work(Shared(Arc::clone(&kind)), context.clone(), stop));
     Running {
         kind,
         config_maps,
-        hub,
-        trigger,
+        context,
         stopper,
         task,
-        metrics,
     }
 }
 
@@ -126,7 +111,7 @@ async fn an_object_that_hangs_or_panics_delays_no_other() {
     let running = run(&["hang", "panic", "a"]);
     seconds(1).await;
     assert_eq!(running.kind.times("a"), [0]);
-    running.trigger.wake(Key::new("n", "b"));
+    running.context.triggers.wake::<ConfigMap>(Key::new("n", "b"));
     seconds(1).await;
     assert_eq!(running.kind.times("b").len(), 1);
     seconds(100).await;
@@ -135,7 +120,7 @@ async fn an_object_that_hangs_or_panics_delays_no_other() {
         "aborted at its deadline and retried"
     );
     assert!(running.kind.times("panic").len() >= 3);
-    let metrics = running.metrics.render().unwrap();
+    let metrics = running.context.metrics.render().unwrap();
     for outcome in ["deadline", "panic", "settled"] {
         assert!(
             metrics.contains(&format!("outcome=\"{outcome}\"")),
@@ -173,7 +158,7 @@ async fn one_object_never_runs_twice_concurrently_and_misses_no_change() {
     for _ in 0..4 {
         seconds(1).await;
         let change = Delta::appeared(Arc::new(object("slow"))).into();
-        running.hub.send(&Signal::Change(change));
+        running.context.triggers.send(&Signal::Change(change));
     }
     seconds(60).await;
     assert_eq!(running.kind.times("slow"), [0, 5]);
@@ -203,7 +188,7 @@ async fn a_stop_waits_for_running_reconciles_and_starts_no_new_one() {
     seconds(1).await;
     running.config_maps.insert(object("b"));
     running.stopper.stop();
-    running.trigger.wake(Key::new("n", "b"));
+    running.context.triggers.wake::<ConfigMap>(Key::new("n", "b"));
     let stopped = Instant::now();
     running.task.await.unwrap();
     assert_eq!(stopped.elapsed().as_secs(), 4, "a running reconcile completes");

@@ -2,15 +2,14 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::memory::hash;
+use super::{Error, Key, Written, hash, to_value};
 
 /// A desired object as it is sent.
 #[derive(Debug)]
 pub(super) struct Desired {
+    pub(super) key: Key,
     pub(super) value: Value,
     /// The hash of the value.
     pub(super) hash: u64,
@@ -18,31 +17,21 @@ pub(super) struct Desired {
 }
 
 impl Desired {
-    pub(super) fn of<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Self, serde_json::Error> {
-        let owners = object.meta().owner_references.clone().unwrap_or_default();
-        let mut value = serde_json::to_value(object)?;
+    pub(super) fn of<K: Written>(object: &K) -> Result<Self, Error> {
+        let mut value = to_value(object)?;
+        remove_own_of_server(&mut value, &["creationTimestamp", "selfLink"]);
         if let Some(fields) = value.as_object_mut() {
             fields.insert("apiVersion".to_owned(), K::api_version(&()).into());
             fields.insert("kind".to_owned(), K::kind(&()).into());
-            // The status has an endpoint of its own.
-            fields.remove("status");
             encode_string_data(fields);
         }
-        if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-            // Only the API server sets these; a resourceVersion would be a precondition.
-            for field in [
-                "managedFields",
-                "resourceVersion",
-                "creationTimestamp",
-                "generation",
-                "selfLink",
-            ] {
-                meta.remove(field);
-            }
-        }
         drop_nulls(&mut value);
-        let hash = hash(&value.to_string());
-        Ok(Self { value, hash, owners })
+        Ok(Self {
+            key: Key::of(object),
+            hash: hash(&value.to_string()),
+            value,
+            owners: object.meta().owner_references.clone().unwrap_or_default(),
+        })
     }
 
     /// The value for the object with this UID only. An apply with a UID neither creates an object nor changes another one.
@@ -58,15 +47,21 @@ impl Desired {
 /// The hash of an object without what only the API server sets.
 pub(super) fn content(value: &Value) -> u64 {
     let mut value = value.clone();
+    remove_own_of_server(&mut value, &[]);
+    hash(&value.to_string())
+}
+
+/// Removes the status, which has an endpoint of its own, and metadata that the API server sets with every write (a
+/// resourceVersion would be a precondition), with more fields of the metadata.
+fn remove_own_of_server(value: &mut Value, more: &[&str]) {
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");
     }
     if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["managedFields", "resourceVersion", "generation"] {
-            meta.remove(field);
+        for field in ["managedFields", "resourceVersion", "generation"].iter().chain(more) {
+            meta.remove(*field);
         }
     }
-    hash(&value.to_string())
 }
 
 /// Converts `stringData` to `data` as the API server does, so that it can be compared.

@@ -1,15 +1,8 @@
-//! What a writer remembers of its applies, to skip those that would change nothing.
+//! What a writer remembers of its writes, to skip those that would change nothing.
 
-use std::{
-    any::TypeId,
-    collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{any::TypeId, collections::HashMap, sync::Mutex};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
-use crate::Key;
+use crate::{Key, Object, lock};
 
 /// With more objects than this the memory is cleared, which costs one request per object.
 const MAX_OBJECTS: usize = 50_000;
@@ -18,85 +11,45 @@ const MAX_OBJECTS: usize = 50_000;
 #[derive(Debug, Default)]
 pub(super) struct Memory(Mutex<HashMap<(TypeId, Key), Known>>);
 
+/// The last writes to the object with this UID.
 #[derive(Debug, Default)]
-struct Known {
+pub(super) struct Known {
     uid: Option<String>,
-    applied: Option<LastApply>,
-    status: Option<Exchange>,
+    pub(super) applied: Option<Exchange>,
+    pub(super) status: Option<Exchange>,
     /// The hash of foreign fields that were re-added after they were removed.
-    futile: Option<u64>,
+    pub(super) futile: Option<u64>,
 }
 
 /// The hashes of what was sent last and of the result: an older API server drops fields it does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
     pub(super) sent: u64,
     pub(super) result: u64,
-}
-
-/// The same for an apply, with the hash of the fields that it made ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LastApply {
-    pub(super) exchange: Exchange,
+    /// The hash of the fields that an apply made ours.
     pub(super) field_set: Option<u64>,
 }
 
 impl Memory {
-    pub(super) fn applied<K: 'static>(&self, key: &Key, meta: &ObjectMeta, applied: LastApply) {
-        self.change::<K>(key, meta, |known| known.applied = Some(applied));
+    pub(super) fn read<K: Object, T>(&self, object: &K, read: impl FnOnce(&Known) -> Option<T>) -> Option<T> {
+        let memory = lock(&self.0);
+        let known = memory.get(&(TypeId::of::<K>(), Key::of(object)));
+        known.filter(|known| known.uid == object.meta().uid).and_then(read)
     }
 
-    /// The last apply to the object with this UID.
-    pub(super) fn last_applied<K: 'static>(&self, key: &Key, meta: &ObjectMeta) -> Option<LastApply> {
-        self.read::<K, _>(key, meta, |known| known.applied)
-    }
-
-    pub(super) fn wrote_status<K: 'static>(&self, key: &Key, meta: &ObjectMeta, exchange: Exchange) {
-        self.change::<K>(key, meta, |known| known.status = Some(exchange));
-    }
-
-    /// The last status written to the object with this UID.
-    pub(super) fn last_status<K: 'static>(&self, key: &Key, meta: &ObjectMeta) -> Option<Exchange> {
-        self.read::<K, _>(key, meta, |known| known.status)
-    }
-
-    pub(super) fn futile<K: 'static>(&self, key: &Key, meta: &ObjectMeta, extras: &[String]) {
-        self.change::<K>(key, meta, |known| known.futile = Some(hash(extras)));
-    }
-
-    pub(super) fn is_futile<K: 'static>(&self, key: &Key, meta: &ObjectMeta, extras: &[String]) -> bool {
-        self.read::<K, _>(key, meta, |known| known.futile) == Some(hash(extras))
-    }
-
-    fn read<K: 'static, T>(&self, key: &Key, meta: &ObjectMeta, read: impl FnOnce(&Known) -> Option<T>) -> Option<T> {
-        let memory = self.lock();
-        let known = memory.get(&(TypeId::of::<K>(), key.clone()));
-        known.filter(|known| known.uid == meta.uid).and_then(read)
-    }
-
-    fn change<K: 'static>(&self, key: &Key, meta: &ObjectMeta, change: impl FnOnce(&mut Known)) {
-        let mut memory = self.lock();
+    pub(super) fn change<K: Object>(&self, object: &K, change: impl FnOnce(&mut Known)) {
+        let mut memory = lock(&self.0);
         if memory.len() >= MAX_OBJECTS {
             memory.clear();
         }
-        let known = memory.entry((TypeId::of::<K>(), key.clone())).or_default();
-        if known.uid != meta.uid {
+        let known = memory.entry((TypeId::of::<K>(), Key::of(object))).or_default();
+        let uid = &object.meta().uid;
+        if known.uid != *uid {
             *known = Known {
-                uid: meta.uid.clone(),
+                uid: uid.clone(),
                 ..Known::default()
             };
         }
         change(known);
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<(TypeId, Key), Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Hashes a value.
-pub(super) fn hash<T: Hash + ?Sized>(value: &T) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
 }

@@ -25,13 +25,7 @@ impl Writer {
         };
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": change}});
         tracing::debug!(object = %key, %patch, "writing conditions of a pod");
-        let (api, parameters, patch) = (
-            self.api::<Pod>(&key.namespace),
-            self.parameters(),
-            Patch::Strategic(patch),
-        );
-        let call = api.patch_status(&key.name, &parameters, &patch);
-        let written = self.write_status::<Pod>(&key, call).await?;
+        let written = self.write_status::<Pod>(&key, &Patch::Strategic(patch)).await?;
         Ok(written.is_some())
     }
 }

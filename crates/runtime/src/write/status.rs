@@ -7,11 +7,10 @@ use super::desired::drop_nulls;
 /// The merge patch that turns one status into the other, or `None` if they are equal.
 pub(super) fn change(observed: &Value, mut wanted: Value) -> Option<Value> {
     let nothing = Value::Object(Map::new());
-    let mut observed = if observed.is_null() {
-        nothing.clone()
-    } else {
-        observed.clone()
-    };
+    let mut observed = observed.clone();
+    if observed.is_null() {
+        observed = nothing.clone();
+    }
     drop_nulls(&mut wanted);
     drop_nulls(&mut observed);
     let patch = difference(&observed, &wanted);
@@ -23,22 +22,16 @@ fn difference(from: &Value, to: &Value) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else {
         return to.clone();
     };
-    let mut patch = Map::new();
-    for key in from.keys().filter(|key| !to.contains_key(*key)) {
-        patch.insert(key.clone(), Value::Null);
-    }
-    for (key, to) in to {
-        match from.get(key) {
-            Some(from) if from == to => {}
-            Some(from @ Value::Object(_)) if to.is_object() => {
-                patch.insert(key.clone(), difference(from, to));
-            }
-            _ => {
-                patch.insert(key.clone(), to.clone());
-            }
-        }
-    }
-    Value::Object(patch)
+    let removed = from.keys().filter(|key| !to.contains_key(*key));
+    let removed = removed.map(|key| (key.clone(), Value::Null));
+    let changed = to.iter().filter(|(key, to)| from.get(*key) != Some(*to));
+    let changed = changed.map(|(key, to)| {
+        (
+            key.clone(),
+            from.get(key).map_or_else(|| to.clone(), |from| difference(from, to)),
+        )
+    });
+    Value::Object(removed.chain(changed).collect())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde_json::json;
 
-use super::{CONFLICT_RETRIES, Error, Key, Writer, Written, not_serializable, refusal};
+use super::{CONFLICT_RETRIES, Error, Key, Writer, Written, if_there};
 
 /// Upstream's field manager: the name of its program.
 const PREDECESSOR: &str = "manager";
@@ -24,24 +24,20 @@ impl Writer {
         let mut retries = 1..=CONFLICT_RETRIES;
         loop {
             let object = match found.take() {
-                Some(object) => object,
-                None => match self.fetch::<K>(key).await {
-                    Err(error) if refusal::not_found(&error) => return Ok(()),
-                    object => object?,
-                },
+                Some(object) => Some(object),
+                None => if_there(self.fetch::<K>(key).await)?,
             };
-            if object.meta().uid.as_deref() != uid {
-                // The apply will report the conflict.
+            // The apply will report that the object is gone or was replaced.
+            let Some(object) = object.filter(|object| object.meta().uid.as_deref() == uid) else {
                 return Ok(());
-            }
+            };
             let meta = object.meta();
             let managed = meta.managed_fields.as_deref().unwrap_or_default();
             let Some(inherited) = inherited(managed, &K::api_version(&()), &self.manager) else {
                 return Ok(());
             };
             tracing::debug!(kind = %K::kind(&()), object = %key, "taking over the fields of updates");
-            let fields = serde_json::to_value(inherited).map_err(|error| not_serializable::<K>(key, &error))?;
-            let change = json!({"op": "replace", "path": "/metadata/managedFields", "value": fields});
+            let change = json!({"op": "replace", "path": "/metadata/managedFields", "value": inherited});
             let version = meta.resource_version.as_deref();
             match self.patch_version::<K>(key, version, vec![change]).await {
                 Err(Error::Conflict { .. }) if retries.next().is_some() => {}

@@ -7,7 +7,6 @@ mod requests;
 mod takeover;
 
 use api::Controller;
-use host::Host;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Pod, PodCondition},
@@ -16,12 +15,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    Events,
     fake::{FakeServer, Fault, Path, Seen},
-    health::Health,
-    hub::Hub,
     registry::tests::registry,
-    watch::{Sinks, watch_kind},
+    watch::watch_kind,
 };
 
 const POD: &str = "/api/v1/namespaces/n/pods/p";
@@ -33,40 +29,30 @@ struct World {
     server: FakeServer,
     writer: Writer,
     context: Context,
-    health: Health,
 }
 
 impl World {
     async fn new() -> Self {
         let server = FakeServer::new();
         let context = Context::for_tests(server.client(), registry());
-        let health = Health::new(Host::real());
-        let sinks = Sinks {
-            client: server.client(),
-            definitions: context.definitions.clone(),
-            hub: Hub::default(),
-            health: health.clone(),
-            events: Events::nowhere(),
-            metrics: context.metrics.clone(),
-        };
-        tokio::spawn(watch_kind(context.registry.cache::<ConfigMap>(), None, sinks.clone()));
-        tokio::spawn(watch_kind(context.registry.cache::<StatefulSet>(), None, sinks.clone()));
-        tokio::spawn(watch_kind(context.registry.cache::<Pod>(), None, sinks.clone()));
-        health.all_synced().await;
+        let registry = &context.registry;
+        tokio::spawn(watch_kind(registry.cache::<ConfigMap>(), None, context.clone()));
+        tokio::spawn(watch_kind(registry.cache::<StatefulSet>(), None, context.clone()));
+        tokio::spawn(watch_kind(registry.cache::<Pod>(), None, context.clone()));
+        context.health.all_synced().await;
         let writer = Writer::new::<Controller>(&context);
         server.writes();
         Self {
             server,
             writer,
             context,
-            health,
         }
     }
 
     /// The caches hold what the server has.
     async fn settle(&self) {
         crate::fake::a_moment().await;
-        assert!(self.health.missing().is_empty());
+        assert!(self.context.health.missing().is_empty());
     }
 
     fn writes(&self) -> Vec<&'static str> {

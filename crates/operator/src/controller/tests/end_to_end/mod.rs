@@ -28,7 +28,7 @@ use super::super::ControllerReconciler;
 use crate::{
     defaults::Defaults,
     runtime::{
-        Caches, Clients, Context, Ended, Operator, Options, Stopper,
+        Caches, Clients, Context, Operator, Options, Stopper,
         fake::{FakeServer, Path},
     },
 };
@@ -174,7 +174,7 @@ fn at(plural: &str, name: &str) -> Path {
 struct World {
     server: FakeServer,
     agent: FakeAgent,
-    operator: (Stopper, JoinHandle<Result<(), Ended>>),
+    operator: (Stopper, JoinHandle<anyhow::Result<()>>),
 }
 
 impl World {
@@ -279,7 +279,7 @@ impl World {
     }
 }
 
-fn start_operator(server: &FakeServer) -> (Stopper, JoinHandle<Result<(), Ended>>) {
+fn start_operator(server: &FakeServer) -> (Stopper, JoinHandle<anyhow::Result<()>>) {
     let (clients, caches) = (Clients::same(server.client()), Caches::default());
     let mut operator = Operator::new(clients, Options::default(), caches.registry().clone(), Host::real());
     let context = Context::new(operator.context(), caches, Defaults::default());
