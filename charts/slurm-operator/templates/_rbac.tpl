@@ -41,8 +41,8 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, delete, get, list, patch, watch]
-# Volumes from a NodeSet's volumeClaimTemplates. Whoever changes an object's owner must be allowed to delete it where
-# OwnerReferencesPermissionEnforcement is on.
+# Volumes from a NodeSet's volumeClaimTemplates. Where OwnerReferencesPermissionEnforcement is on, changing an object's
+# owner needs the permission to delete the object.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [create, delete, list, patch, watch]

@@ -126,17 +126,18 @@ fn right_lines_of_all_kinds_pass_without_a_word() {
         ),
         ("oci.conf", "CreateEnvFile=newline\n"),
     ]);
-    let told = check(&files, &Known::default());
+    let reported = check(&files, &Known::default());
     assert!(
-        told.iter()
+        reported
+            .iter()
             .all(|problem| problem.file == "topology.conf" && problem.severity == Severity::Warn),
-        "{told:?}"
+        "{reported:?}"
     );
 }
 
 #[test]
 fn devices_that_no_job_would_get_are_reported() {
-    for (gres_types, told) in [
+    for (gres_types, reported) in [
         ("GresTypes=gpu,shard\n", vec![]),
         ("GresTypes=gpu\n", vec!["shard"]),
         ("", vec!["gpu", "shard"]),
@@ -152,11 +153,11 @@ fn devices_that_no_job_would_get_are_reported() {
             .iter()
             .map(|problem| format!("{:?} {} {}", problem.severity, problem.file, problem.remedy))
             .collect();
-        let told: Vec<String> = told
+        let reported: Vec<String> = reported
             .iter()
             .map(|kind| format!("Warn gres.conf add {kind} to GresTypes"))
             .collect();
-        assert_eq!(said, told, "{gres_types}");
+        assert_eq!(said, reported, "{gres_types}");
     }
 }
 

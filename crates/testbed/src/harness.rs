@@ -149,7 +149,7 @@ impl Namespace {
         self.ask(&["get", object, "-o", &format!("jsonpath={{{path}}}")])
     }
 
-    /// The UID of an object, which tells it from a later one of the same name.
+    /// The UID of an object, which distinguishes it from a later one of the same name.
     pub fn uid(&self, object: &str) -> Result<String> {
         self.field(object, ".metadata.uid")
     }

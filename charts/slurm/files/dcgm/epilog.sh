@@ -1,5 +1,5 @@
 #!/bin/sh
-# Takes back what the prolog told dcgm-exporter.
+# Removes the files that the prolog wrote for dcgm-exporter.
 set -eu
 dir="__JOB_MAPPING_DIR__"
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0

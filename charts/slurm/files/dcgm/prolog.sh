@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tells dcgm-exporter which job has which GPU: one file per GPU index, the job's id in it.
+# Records for dcgm-exporter which job uses which GPU: one file per GPU index that contains the job ID.
 set -eu
 dir="__JOB_MAPPING_DIR__"
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0

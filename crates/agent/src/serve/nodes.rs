@@ -317,7 +317,7 @@ mod tests {
             source: None,
         };
         assert!(!unspoken(malformed.into()));
-        let nobody = failed(&refused(ReturnCode::INVALID_NODE_NAME));
-        assert!(matches!(nobody, Failed::Refused(Refusal::NoSuchNode)));
+        let unknown = failed(&refused(ReturnCode::INVALID_NODE_NAME));
+        assert!(matches!(unknown, Failed::Refused(Refusal::NoSuchNode)));
     }
 }

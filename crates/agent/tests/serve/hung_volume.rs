@@ -194,8 +194,8 @@ async fn partitions_that_slurmctld_has_taken_are_in_the_files_when_the_volume_re
         }),
     };
     let client = pod.client();
-    let told = within(SOON, "a description", client.command_node(&described, fence(3))).await;
-    assert_eq!(told.unwrap(), UpdateChannel::Rpc);
+    let response = within(SOON, "a description", client.command_node(&described, fence(3))).await;
+    assert_eq!(response.unwrap(), UpdateChannel::Rpc);
     pod.release_volume();
     let live = Some(second.summary());
     let settled = |status: &Status| status.phase == Phase::Verified && status.live == live;

@@ -24,7 +24,7 @@ async fn a_slurmctld_that_keeps_serving_other_files_is_reported() {
     };
     assert!(reason.contains("serves another slurm.conf"), "{reason}");
     assert_eq!(pod.lives().len(), 3, "two reconfigures and no more");
-    assert_eq!(pod.conf(), "two", "nobody refused it");
+    assert_eq!(pod.conf(), "two", "it was not refused");
     // Its files match, so a wrong hash is accepted.
     fs::remove_file(pod.path("lie")).unwrap();
     fs::write(pod.path("miscount"), "always").unwrap();

@@ -60,9 +60,9 @@ mod tests {
         ] {
             let mut problems = Problems::default();
             assert!(!check_line(&mut problems, "spec.config", text), "{text:?}");
-            let told: Vec<String> = problems.errors().map(ToString::to_string).collect();
-            let [one] = told.as_slice() else {
-                panic!("{text:?}: {told:?}")
+            let reported: Vec<String> = problems.errors().map(ToString::to_string).collect();
+            let [one] = reported.as_slice() else {
+                panic!("{text:?}: {reported:?}")
             };
             assert!(
                 one.starts_with("spec.config has ") && one.contains(fault),

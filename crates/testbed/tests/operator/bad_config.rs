@@ -158,7 +158,7 @@ fn no_bad_configuration_harms_a_running_cluster() {
             &format!("{}{}\n", good(row.number - 1), row.append),
             &row.files,
         );
-        let told = eventually(&name, SOON, || {
+        let reported = eventually(&name, SOON, || {
             let (applied, text) = status(&namespace)?;
             // In any case it is not tried while a job runs.
             let waits = text.contains("can end jobs");
@@ -170,7 +170,7 @@ fn no_bad_configuration_harms_a_running_cluster() {
             };
             expect(holds || waits, text)
         });
-        failures.extend(told.err().map(|error| format!("{name}: {error:#}")));
+        failures.extend(reported.err().map(|error| format!("{name}: {error:#}")));
         configure(&namespace, &good(row.number), &BTreeMap::new());
         let live = eventually(&name, SOON, || {
             let probe = slurm(&namespace, "scontrol --oneliner show partition probe")?;

@@ -40,8 +40,8 @@ fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_l
             let reason = configuration_applied(&namespace, "reason")?;
             expect(reason == "ConfigRejected", reason)?;
             let rejected = namespace.field("controller/slurm", ".status.configuration.rejected")?;
-            let told = rejected.contains(&format!(r#""by":"{by}""#)) && rejected.contains(words);
-            expect(told, rejected)
+            let matches = rejected.contains(&format!(r#""by":"{by}""#)) && rejected.contains(words);
+            expect(matches, rejected)
         })
         .unwrap();
     };
@@ -54,7 +54,7 @@ fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_l
     rejected("DryRun", "sched/nonsense");
     let log = namespace.ask(&["logs", POD, "-c", "reconfigure"]).unwrap();
     assert_eq!(log.matches("the dry run rejected").count(), 1, "{log}");
-    assert_eq!(uid().unwrap(), before, "nobody was restarted for it");
+    assert_eq!(uid().unwrap(), before, "slurmctld was not restarted for it");
 
     // A dry run writes no logs, so it does not detect that slurmctld fails with this one. The pod is restarted for it
     // and starts with the last known good.
@@ -77,13 +77,13 @@ fn a_configuration_that_slurmctld_cannot_start_with_is_not_retried_by_the_next_l
     let about = "--field-selector=reason=ConfigRejected,involvedObject.kind=Controller";
     let events = namespace.ask(&["get", "events", about, "-o", "json"]).unwrap();
     let events: Value = serde_json::from_str(&events).unwrap();
-    let told = |words: &str| {
+    let count = |words: &str| {
         let messages = events["items"].as_array().unwrap().iter();
         let messages = messages.filter_map(|event| event["message"].as_str());
         messages.filter(|message| message.contains(words)).count()
     };
-    assert_eq!(told("could not open /nowhere/sched.log"), 1, "{events:#}");
-    assert_eq!(told("sched/nonsense"), 1, "by one leader only: {events:#}");
+    assert_eq!(count("could not open /nowhere/sched.log"), 1, "{events:#}");
+    assert_eq!(count("sched/nonsense"), 1, "by one leader only: {events:#}");
 
     set_extra_conf(&namespace, &format!("{extra_conf}\nMaxJobCount=4001\n")).unwrap();
     eventually("the next good edit is live", SOON, || {

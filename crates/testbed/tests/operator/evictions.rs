@@ -46,7 +46,7 @@ fn only_unprotected_pods_can_be_evicted() {
     namespace.ask(&["label", "pod/bare", marks[0], marks[1]]).unwrap();
 
     eventually(
-        "the budget counts both workers and the pod that nobody owns",
+        "the budget counts both workers and the pod without an owner",
         SOON,
         || {
             let seen = budget(

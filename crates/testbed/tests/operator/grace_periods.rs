@@ -73,8 +73,8 @@ fn the_deletion_of_a_nodeset_waits_for_its_job_and_slurmctld_keeps_running() {
     namespace.ask(&["delete", set, "--wait=false"]).unwrap();
     eventually("it reports what it waits for", SOON, || {
         let why = namespace.field(set, ".status.conditions[?(@.type==\"Progressing\")].message")?;
-        let told = why.contains(&format!("job {job}")) && why.contains("force-deletion");
-        expect(told, why)
+        let matches = why.contains(&format!("job {job}")) && why.contains("force-deletion");
+        expect(matches, why)
     })
     .unwrap();
     wait_undisturbed(&namespace, &job, 0);

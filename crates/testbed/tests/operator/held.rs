@@ -28,9 +28,9 @@ fn held(namespace: &Namespace, reason: &str, words: &[&str]) {
     eventually(&format!("spec.extraConf is held: {reason}"), SOON, || {
         let now = standing(namespace)?;
         let [status, said, message, sources] = &now;
-        let told = words.iter().all(|word| message.contains(word));
+        let matches = words.iter().all(|word| message.contains(word));
         expect(
-            status == "False" && said == reason && sources == "spec.extraConf" && told,
+            status == "False" && said == reason && sources == "spec.extraConf" && matches,
             &now,
         )
     })

@@ -159,11 +159,11 @@ fn devices_that_no_job_would_get_are_told(namespace: &Namespace) {
         "spec": { "controllerRef": { "name": "slurm" }, "replicas": 0, "extraConf": "Gres=gpu:1,shard:8" },
     });
     namespace.apply(&set.to_string()).unwrap();
-    let told = [
+    let words = [
         r#"True ConfigDoubtful NodeSet "shards" has shard in Gres="#,
         "add shard to GresTypes",
     ];
-    wait_said(namespace, "controller/slurm", "ConfigDoubtful", &told);
+    wait_said(namespace, "controller/slurm", "ConfigDoubtful", &words);
 }
 
 fn reasons_to_wait(namespace: &Namespace) {

@@ -359,8 +359,8 @@ fn replace_and_scale(namespace: &Namespace) {
     scale(0);
     eventually("no worker is left", SOON, || {
         let left = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=login", "-o", "name"])?;
-        let told = namespace.field(LOGIN_SET, ".status.replicas")?;
-        expect(left.is_empty() && told == "0", (left, told))
+        let replicas = namespace.field(LOGIN_SET, ".status.replicas")?;
+        expect(left.is_empty() && replicas == "0", (left, replicas))
     })
     .unwrap();
     wait_said(namespace, LOGIN_SET, "Ready", &["True"]);

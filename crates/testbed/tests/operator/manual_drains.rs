@@ -122,7 +122,11 @@ fn a_manual_drain_survives_a_reverted_scale_in() {
         expect_drained_by_hand(&namespace, &nodes()).unwrap();
         slurm(&namespace, "scancel --partition=all").unwrap();
         put_back(&namespace);
-        assert_eq!(uids(&namespace, pods::WORKERS).unwrap(), before, "nobody went");
+        assert_eq!(
+            uids(&namespace, pods::WORKERS).unwrap(),
+            before,
+            "no worker was deleted"
+        );
     }
 }
 

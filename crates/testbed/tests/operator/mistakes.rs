@@ -15,9 +15,9 @@ fn ready(namespace: &Namespace, object: &str) -> anyhow::Result<(String, String,
 fn refused(namespace: &Namespace, object: &str, words: &[&str]) -> String {
     eventually(&format!("{object} is refused"), SOON, || {
         let (status, reason, message) = ready(namespace, object)?;
-        let told = words.iter().all(|word| message.contains(word));
+        let matches = words.iter().all(|word| message.contains(word));
         expect(
-            status == "False" && !reason.is_empty() && told,
+            status == "False" && !reason.is_empty() && matches,
             (&status, &reason, &message),
         )?;
         Ok(message)
@@ -154,10 +154,10 @@ fn each_mistake_is_reported_with_its_remedy_harms_nothing_and_heals() {
         let object = format!("{kind}/networked");
         refused(&namespace, &object, &["spec.template.spec.hostNetwork", "remove it"]);
         let hostless = namespace.apply(&daemon(kind, "hostless", "external: true"));
-        let told = hostless.unwrap_err().to_string();
+        let error = hostless.unwrap_err().to_string();
         assert!(
-            told.contains("externalConfig is required when external is true"),
-            "{told}"
+            error.contains("externalConfig is required when external is true"),
+            "{error}"
         );
     }
     // A key that is deleted while the cluster runs.

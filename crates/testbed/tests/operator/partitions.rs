@@ -32,7 +32,7 @@ fn condition(namespace: &Namespace, name: &str, condition: &str, of_it: &str) ->
 }
 
 /// Waits until the condition has this status and reason, and a message with these words.
-fn told(namespace: &Namespace, name: &str, of: &str, status: &str, reason: &str, words: &[&str]) {
+fn wait_condition(namespace: &Namespace, name: &str, of: &str, status: &str, reason: &str, words: &[&str]) {
     eventually(&format!("{name} {of}={status} {reason}"), SOON, || {
         let now =
             ["status", "reason", "message"].map(|of_it| condition(namespace, name, of, of_it).unwrap_or_default());
@@ -131,7 +131,7 @@ fn a_partition_across_nodesets_is_live_changes_and_is_deleted_after_its_last_job
         .unwrap();
     live(&namespace, "both", &["State=DRAIN"]);
     in_file(&namespace, "both", "State=DRAIN");
-    told(
+    wait_condition(
         &namespace,
         "both",
         "PartitionRetained",
@@ -214,10 +214,10 @@ fn a_partition_that_cannot_be_created_reports_why_and_harms_nothing() {
     // Names that are taken, with both places named.
     for (name, other) in [("compute", "NodeSet \"compute\""), ("highprio", "spec.extraConf")] {
         make(&namespace, name, "  nodeSets: [slurm-second]\n");
-        told(&namespace, name, "Ready", "False", "PartitionNameTaken", &[other]);
+        wait_condition(&namespace, name, "Ready", "False", "PartitionNameTaken", &[other]);
     }
     make(&namespace, "twice", "  nodeSets: [compute]\n  partitionName: good\n");
-    told(
+    wait_condition(
         &namespace,
         "twice",
         "Ready",
@@ -226,7 +226,7 @@ fn a_partition_that_cannot_be_created_reports_why_and_harms_nothing() {
         &["Partition \"good\""],
     );
     make(&namespace, "lost", "  nodeSets: [nope]\n");
-    told(
+    wait_condition(
         &namespace,
         "lost",
         "Ready",
@@ -235,9 +235,9 @@ fn a_partition_that_cannot_be_created_reports_why_and_harms_nothing() {
         &["spec.nodeSets[0]", "compute"],
     );
     make(&namespace, "huge", "  nodes: [\"n[0-9999999]\"]\n");
-    told(&namespace, "huge", "Ready", "False", "BadMembers", &["spec.nodes[0]"]);
+    wait_condition(&namespace, "huge", "Ready", "False", "BadMembers", &["spec.nodes[0]"]);
     make(&namespace, "second-default", "  nodeSets: [compute]\n  default: true\n");
-    told(
+    wait_condition(
         &namespace,
         "second-default",
         "Ready",
@@ -248,7 +248,7 @@ fn a_partition_that_cannot_be_created_reports_why_and_harms_nothing() {
 
     // Changes that the checker or slurmctld rejects leave everything as before.
     patch(&namespace, "good", &json!({ "maxTime": 90, "qos": "nope" }));
-    told(
+    wait_condition(
         &namespace,
         "good",
         "Ready",
@@ -257,7 +257,7 @@ fn a_partition_that_cannot_be_created_reports_why_and_harms_nothing() {
         &["QOS \"nope\""],
     );
     patch(&namespace, "good", &json!({ "qos": null, "defaultTime": 120 }));
-    told(
+    wait_condition(
         &namespace,
         "good",
         "Ready",
@@ -327,14 +327,14 @@ fn a_line_that_would_join_the_next_one_is_rejected_and_the_next_one_stays_live()
         "  nodeSets: [compute]\n  config: 'AllowGroups=x,\\'\n",
     );
     let words = ["spec.config has a backslash", "remove it"];
-    told(&namespace, "gpt", "Ready", "False", "InvalidSpec", &words);
+    wait_condition(&namespace, "gpt", "Ready", "False", "InvalidSpec", &words);
     make(
         &namespace,
         "gps",
         "  nodeSets: [compute]\n  config: 'MaxTime=5 # why'\n",
     );
     let words = ["spec.config has a #", "remove it"];
-    told(&namespace, "gps", "Ready", "False", "InvalidSpec", &words);
+    wait_condition(&namespace, "gps", "Ready", "False", "InvalidSpec", &words);
     live(&namespace, "gpu", &["State=UP"]);
     assert_eq!(line(&namespace, "gpt") + &line(&namespace, "gps"), "");
 
@@ -357,7 +357,7 @@ fn a_line_that_would_join_the_next_one_is_rejected_and_the_next_one_stays_live()
     // A partition that is missing in Slurm is not ready, whatever the cause.
     slurm(&namespace, "scontrol delete PartitionName=gpu").unwrap();
     let words = ["\"gpu\"", "scontrol reconfigure"];
-    told(&namespace, "gpu", "Ready", "False", "NotInSlurm", &words);
+    wait_condition(&namespace, "gpu", "Ready", "False", "NotInSlurm", &words);
     slurm(&namespace, "scontrol reconfigure").unwrap();
     ready(&namespace, "gpu");
 }
@@ -374,7 +374,7 @@ fn a_manual_state_is_kept_everywhere_until_it_is_lifted() {
     put_back(&namespace);
     slurm(&namespace, "scontrol update PartitionName=both State=DRAIN").unwrap();
     slurm(&namespace, "scontrol update PartitionName=highprio State=DOWN").unwrap();
-    told(&namespace, "both", "Drifted", "True", "ClosedByHand", &["State=DRAIN"]);
+    wait_condition(&namespace, "both", "Drifted", "True", "ClosedByHand", &["State=DRAIN"]);
     assert_eq!(field(&namespace, "both", ".status.drift[0].settled").unwrap(), "Kept");
     in_file(&namespace, "both", "State=DRAIN");
     in_file(&namespace, "highprio", "State=DOWN");
@@ -457,7 +457,7 @@ fn put_back(namespace: &Namespace) {
     live(namespace, "both", &others.map(|(_, word)| word));
     assert_eq!(reconfigures(), before, "by an RPC");
     slurm(namespace, "scontrol update PartitionName=both MaxTime=5").unwrap();
-    told(
+    wait_condition(
         namespace,
         "both",
         "Drifted",

@@ -20,8 +20,8 @@ fn mark(namespace: &Namespace) -> [String; 2] {
     let log = namespace
         .ask(&["logs", "slurm-controller-0", "--container=reconfigure"])
         .unwrap();
-    let told = log.matches("reconfiguring slurmctld").count();
-    [boot_time.to_owned(), told.to_string()]
+    let reconfigures = log.matches("reconfiguring slurmctld").count();
+    [boot_time.to_owned(), reconfigures.to_string()]
 }
 
 fn applied(namespace: &Namespace) {

@@ -153,52 +153,52 @@ async fn read_partitions(client: &Client) {
 
     let plain = PartitionUpdate {
         nodes: Some("outside[1-2]".to_owned()),
-        ..PartitionUpdate::new("told")
+        ..PartitionUpdate::new("live")
     };
     client.create_partition(&plain).await.unwrap();
-    let before = live("told").await;
-    assert_eq!(before.to_line(), "PartitionName=told Nodes=outside[1-2] State=UP");
+    let before = live("live").await;
+    assert_eq!(before.to_line(), "PartitionName=live Nodes=outside[1-2] State=UP");
     client
-        .update_partition(&plan_partition("told", &rich).unwrap())
+        .update_partition(&plan_partition("live", &rich).unwrap())
         .await
         .unwrap();
-    let told = live("told").await;
+    let updated = live("live").await;
     assert_eq!(
-        told,
+        updated,
         LivePartition {
-            name: "told".to_owned(),
+            name: "live".to_owned(),
             ..live("rich").await
         },
-        "as it was told"
+        "as it was updated"
     );
     // DefaultTime and OverTimeLimit cannot be changed by an update.
     let mut back = settings("Nodes=outside[1-2] DefaultTime=30 OverTimeLimit=7");
-    let wanted = plan_partition("told", &back).unwrap();
+    let wanted = plan_partition("live", &back).unwrap();
     client.update_partition(&wanted).await.unwrap();
-    assert_eq!(wanted.differences(&live("told").await), [], "as it was again");
+    assert_eq!(wanted.differences(&live("live").await), [], "as it was again");
     let expected = LivePartition {
         default_time: 30,
         over_time_limit: 7,
         ..before
     };
-    assert_eq!(live("told").await.to_line(), expected.to_line());
+    assert_eq!(live("live").await.to_line(), expected.to_line());
     assert_eq!(client.partitions().await.unwrap().len(), 3);
 
     // Slurm reports success.
     back.insert(Key::new("MaxTime"), "5".to_owned());
     client
-        .update_partition(&plan_partition("told", &back).unwrap())
+        .update_partition(&plan_partition("live", &back).unwrap())
         .await
         .unwrap();
     let too_long = PartitionUpdate {
         default_time: Some(90),
-        ..PartitionUpdate::new("told")
+        ..PartitionUpdate::new("live")
     };
     client.update_partition(&too_long).await.unwrap();
-    let differences = too_long.differences(&live("told").await);
+    let differences = too_long.differences(&live("live").await);
     assert_eq!(differences.len(), 1, "{differences:?}");
     assert_eq!(differences[0].key, "DefaultTime");
-    client.delete_partition("told").await.unwrap();
+    client.delete_partition("live").await.unwrap();
 }
 
 #[test]

@@ -177,22 +177,22 @@ fn a_rolling_update_waits_for_jobs_and_never_exceeds_max_unavailable() {
     namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
     wait_idle(&namespace, 2).unwrap();
     namespace.ask(&["delete", SET, "--timeout=120s"]).unwrap();
-    let told = Told::of(&namespace);
+    let events = OperatorEvents::of(&namespace);
     let expect_told = |words: &str, times: usize| {
         // An event is lost if another test kills the operator at that moment.
-        let count = told.count(words);
-        assert!((1..=times).contains(&count), "{words}: {count} times; {told:?}");
+        let count = events.count(words);
+        assert!((1..=times).contains(&count), "{words}: {count} times; {events:?}");
     };
     // In the update and in the scale-in.
     expect_told("SuccessfulDelete Removed pod ", 6);
     expect_told("RollingUpdate Draining 1 Pod(s)", 3);
     // Three were removed by the update, one by the scale-in and two with their NodeSet.
-    assert_eq!(told.count("NodeLost"), 0, "{told:?}");
+    assert_eq!(events.count("NodeLost"), 0, "{events:?}");
     let scale_in = "ScalingDown Draining 1 Pod(s) to stabilize at 2 replicas";
-    assert!(told.count(scale_in) <= 1, "{told:?}");
+    assert!(events.count(scale_in) <= 1, "{events:?}");
     for number in 0..3 {
         let removed = format!("SuccessfulDelete Removed pod slurm-worker-slinky-{number},");
-        assert!(told.count(&removed) <= 2, "{told:?}");
+        assert!(events.count(&removed) <= 2, "{events:?}");
     }
 }
 
@@ -210,9 +210,9 @@ fn creations(namespace: &Namespace) -> Vec<i64> {
 
 /// The events of the operator in a namespace: reason and note of each.
 #[derive(Debug)]
-struct Told(Vec<String>);
+struct OperatorEvents(Vec<String>);
 
-impl Told {
+impl OperatorEvents {
     fn of(namespace: &Namespace) -> Self {
         let all = namespace.ask(&["get", "events.events.k8s.io", "-o", "json"]).unwrap();
         let all: Value = serde_json::from_str(&all).unwrap();
@@ -332,8 +332,8 @@ fn no_worker_is_replaced_while_updates_are_paused_or_on_delete() {
     wait_replaced(&namespace, &before);
     wait_idle(&namespace, 2).unwrap();
     // The deleted one does not count as lost either.
-    let told = Told::of(&namespace);
-    assert_eq!(told.count("NodeLost"), 0, "{told:?}");
+    let events = OperatorEvents::of(&namespace);
+    assert_eq!(events.count("NodeLost"), 0, "{events:?}");
 }
 
 #[test]

@@ -25,10 +25,10 @@ async fn manual_changes_are_restored_to_the_files() {
     assert_eq!((a.max_time, a.default_time, a.priority_tier), (5, 3, 7), "no other key");
     assert_eq!(pod.lives().len(), 1, "no reconfigure");
 
-    let nobody = client.command_partition(&order("x", &["MaxTime"]), fence(21)).await;
+    let unknown = client.command_partition(&order("x", &["MaxTime"]), fence(21)).await;
     assert!(
-        matches!(nobody, Err(Error::Refused(Refusal::NoSuchThing))),
-        "{nobody:?}"
+        matches!(unknown, Err(Error::Refused(Refusal::NoSuchThing))),
+        "{unknown:?}"
     );
     fs::write(pod.path("mute"), "").unwrap();
     let silent = client.command_partition(&restore, fence(22)).await;

@@ -11,9 +11,9 @@ fn a_nodeset_with_a_value_out_of_bounds_is_rejected() {
     for kind in ["NodeSet", "LoginSet", "RestApi"] {
         assert!(check(object(kind, &json!({ "replicas": 65_536 }))).is_ok(), "{kind}");
         refused(kind, &json!({ "replicas": 65_537 }), "spec.replicas");
-        let told = check(object(kind, &json!({ "replicas": 20_000_000 }))).to_string();
+        let reported = check(object(kind, &json!({ "replicas": 20_000_000 }))).to_string();
         assert_eq!(
-            told,
+            reported,
             "spec.replicas is 20000000, which is more than 65536; set 65536 or less"
         );
     }

@@ -22,7 +22,7 @@ pub(super) fn an_address_without_slurmdbd_is_noticed(hybrid: &Hybrid) {
     let no_slurmdbd = "what listens there is not slurmdbd";
     let at = |host: &str, port: u16| json!({ "externalConfig": { "host": host, "port": port } });
     let slurmrestd = format!("slurm-restapi.{}", namespace.name);
-    let theirs = "--from-literal=jwt.key=a key of somebody else's clusters";
+    let theirs = "--from-literal=jwt.key=a key of other clusters";
     namespace
         .ask(&["create", "secret", "generic", "theirs", theirs])
         .unwrap();
