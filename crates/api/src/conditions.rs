@@ -12,6 +12,14 @@ pub const READY: &str = "Ready";
 pub const PROGRESSING: &str = "Progressing";
 /// Something needs attention; what runs continues to run.
 pub const DEGRADED: &str = "Degraded";
+/// Controller: slurmctld runs with the newest configuration; its message names the revision.
+pub const CONFIG_APPLIED: &str = "ConfigurationApplied";
+/// Controller: slurmctld runs with a setting that is probably a mistake.
+pub const CONFIG_DOUBTFUL: &str = "ConfigDoubtful";
+/// Controller: slurmctld runs under the agent, which restarts it and keeps its last output.
+pub const SUPERVISED: &str = "Supervised";
+/// NodeSet: Slurm answers.
+pub const SLURM_REACHABLE: &str = "SlurmReachable";
 /// NodeSet: Slurm holds the reservation of a scheduled update.
 pub const RESERVATION_CREATED: &str = "ReservationCreated";
 /// Partition: it is being deleted and stays in slurm.conf until Slurm has deleted it.

@@ -7,6 +7,8 @@ use api::{
 };
 use jiff::Timestamp;
 
+use crate::reason;
+
 /// A condition as a kind wants it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredCondition {
@@ -47,15 +49,15 @@ pub fn remarks<'a>(outdated: &[String], problems: impl IntoIterator<Item = &'a P
             "the definitions {} are older than this operator, whose newer fields are off; upgrade the chart slurm-operator-crds",
             outdated.join(", ")
         );
-        DesiredCondition::true_(CRDS_OUTDATED, "OldDefinitions", message)
+        DesiredCondition::true_(CRDS_OUTDATED, reason::OLD_DEFINITIONS, message)
     });
     let unknown: Vec<String> = problems
         .into_iter()
         .filter(|problem| problem.reason == Reason::UnknownField)
         .map(ToString::to_string)
         .collect();
-    let unknown =
-        (!unknown.is_empty()).then(|| DesiredCondition::true_(UNKNOWN_FIELDS, "UnknownFields", unknown.join("\n")));
+    let unknown = (!unknown.is_empty())
+        .then(|| DesiredCondition::true_(UNKNOWN_FIELDS, reason::UNKNOWN_FIELDS, unknown.join("\n")));
     old.into_iter().chain(unknown).collect()
 }
 

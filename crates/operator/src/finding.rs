@@ -1,6 +1,7 @@
-//! Findings: reasons why a Controller does not match its spec, with a message for its owner.
+//! Findings: what is wrong with an object, with a message for its owner.
 
-use runtime::Warning;
+use api::Problems;
+use runtime::{State, Warning};
 
 use crate::reason;
 
@@ -36,11 +37,30 @@ impl Finding {
         }
     }
 
+    /// A finding that blocks every change of its object.
+    pub(crate) fn blocking(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::new(Blocks::Everything, reason, message)
+    }
+
+    /// A finding that only the object's owner can resolve.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::blocking(reason::INVALID_SPEC, message)
+    }
+
+    /// The findings of a spec's errors.
+    pub(crate) fn of(problems: &Problems) -> Vec<Self> {
+        let errors = problems.errors();
+        errors.map(|problem| Self::invalid(problem.to_string())).collect()
+    }
+
+    /// The event. What is missing may be created soon: Helm creates objects in an order of its own.
     pub(crate) fn warning(&self) -> Warning<'_> {
         let missing = [
             reason::SECRET_MISSING,
             reason::CONFIG_MAP_MISSING,
             reason::ACCOUNTING_MISSING,
+            reason::CONTROLLER_MISSING,
+            reason::CONFIG_MISSING,
         ];
         Warning {
             reason: self.reason,
@@ -48,6 +68,22 @@ impl Finding {
             may_pass: missing.contains(&self.reason),
         }
     }
+
+    /// The state of an object that this finding blocks, for the queue.
+    pub(crate) fn state(&self) -> State {
+        let message = self.message.clone();
+        if self.reason == reason::INVALID_SPEC {
+            State::Invalid { message }
+        } else {
+            State::Blocked { on: message }
+        }
+    }
+}
+
+/// The messages of these findings, a line each.
+pub(crate) fn messages<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> String {
+    let messages = findings.into_iter().map(|finding| finding.message.as_str());
+    messages.collect::<Vec<_>>().join("\n")
 }
 
 /// The finding that blocks most: the one to report first.

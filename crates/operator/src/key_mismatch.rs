@@ -27,9 +27,6 @@ use crate::{
     worker::Worker,
 };
 
-/// Reason of the condition.
-pub(crate) const KEY_MISMATCH: &str = "KeyMismatch";
-
 /// What Slurm's programs print when their peer has another key.
 const REFUSED: &str = "authentication error";
 

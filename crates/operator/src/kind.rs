@@ -2,13 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{Condition, Validate};
+use api::{
+    Condition, Validate,
+    conditions::{DEGRADED, PROGRESSING, READY},
+};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use serde::Serialize;
 
 use crate::{
-    conditions::{remarks, settle},
-    fault::{self, Fault, Progress},
+    conditions::{DesiredCondition, remarks, settle},
+    finding::{Finding, messages},
+    reason,
     references::References,
     runtime::{Applied, Change, Context, Error, Failure, Key, Outcome, Reconciler, State, Writer, Written},
 };
@@ -33,7 +38,7 @@ pub(crate) trait Kind: Written + Validate {
     fn object(observed: &Self::Observed) -> &Arc<Self>;
 
     /// Decides what to do about an object that is valid and is not being deleted, and reports what is wrong. Pure.
-    fn plan(observed: &Self::Observed, faults: &mut Vec<Fault>) -> Self::Plan;
+    fn plan(observed: &Self::Observed, findings: &mut Vec<Finding>) -> Self::Plan;
 
     fn apply(
         context: &Context,
@@ -56,11 +61,33 @@ pub(crate) trait Kind: Written + Validate {
     }
 }
 
-/// What to do about an object, and what is wrong with it.
-#[derive(Debug, Default)]
-pub(crate) struct Planned<P> {
-    pub(crate) faults: Vec<Fault>,
-    pub(crate) plan: P,
+/// How far the pods are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) ready: bool,
+    pub(crate) message: String,
+    /// What is wrong with pods that are on their way and do not arrive.
+    pub(crate) trouble: Option<Finding>,
+}
+
+impl Progress {
+    /// Of a Deployment's pods.
+    pub(crate) fn of_deployment(daemon: &str, deployment: Option<&Deployment>, wanted: u32) -> Self {
+        let status = deployment.and_then(|deployment| deployment.status.as_ref());
+        let count = |number: Option<i32>| u32::try_from(number.unwrap_or_default()).unwrap_or_default();
+        let available = count(status.and_then(|status| status.available_replicas));
+        let updated = count(status.and_then(|status| status.updated_replicas));
+        Self::of_pods(daemon, available, updated, wanted, deployment.is_some())
+    }
+
+    /// So many of these pods are there and as they should be.
+    pub(crate) fn of_pods(daemon: &str, available: u32, updated: u32, wanted: u32, exists: bool) -> Self {
+        Self {
+            ready: exists && available >= wanted && updated >= wanted,
+            message: format!("{available} of {wanted} {daemon} pods are available"),
+            trouble: None,
+        }
+    }
 }
 
 /// The part of a status that all kinds share.
@@ -72,32 +99,33 @@ pub(crate) struct Report {
     pub(crate) has_failed: bool,
 }
 
-/// Plans what to do about an object. Nothing if it is being deleted: the garbage collector deletes its children. An
-/// invalid object keeps the children it has.
-pub(crate) fn plan<K: Kind>(observed: &K::Observed) -> Planned<K::Plan> {
+/// Plans what to do about an object, and finds what is wrong with it. Nothing if it is being deleted: the garbage collector
+/// deletes its children. An invalid object keeps the children it has.
+pub(crate) fn plan<K: Kind>(observed: &K::Observed) -> (Vec<Finding>, K::Plan) {
     let object = K::object(observed);
-    let mut planned = Planned::default();
-    if object.meta().deletion_timestamp.is_none() {
-        planned.faults = Fault::of(&object.check());
-        if planned.faults.is_empty() {
-            planned.plan = K::plan(observed, &mut planned.faults);
-        }
+    if object.meta().deletion_timestamp.is_some() {
+        return Default::default();
     }
-    planned
+    let mut findings = Finding::of(&object.check());
+    let plan = if findings.is_empty() {
+        K::plan(observed, &mut findings)
+    } else {
+        K::Plan::default()
+    };
+    (findings, plan)
 }
 
 /// The status of an object after its plan was applied. `outdated` are definitions that are older than this operator.
 pub(crate) fn status<K: Kind>(
     observed: &K::Observed,
-    planned: &Planned<K::Plan>,
+    (findings, plan): &(Vec<Finding>, K::Plan),
     failure: Option<&Failure>,
     outdated: &[String],
     now: Timestamp,
 ) -> K::Status {
     let object = K::object(observed);
     let generation = object.meta().generation.unwrap_or_default();
-    let progress = K::progress(observed, &planned.plan);
-    let mut wanted = fault::conditions(&planned.faults, failure, &progress);
+    let mut wanted = conditions(findings, failure, &K::progress(observed, plan));
     wanted.extend(remarks(outdated, object.check().warnings()));
     let report = Report {
         conditions: settle(object.conditions(), &wanted, generation, now),
@@ -105,12 +133,53 @@ pub(crate) fn status<K: Kind>(
         observed_generation: outdated.is_empty().then_some(generation),
         has_failed: failure.is_some(),
     };
-    K::status(observed, &planned.plan, report)
+    K::status(observed, plan, report)
 }
 
 /// The state of an object for the queue.
-pub(crate) fn state<K: Kind>(observed: &K::Observed, planned: &Planned<K::Plan>) -> State {
-    fault::state(&planned.faults, &K::progress(observed, &planned.plan))
+pub(crate) fn state<K: Kind>(observed: &K::Observed, (findings, plan): &(Vec<Finding>, K::Plan)) -> State {
+    let progress = K::progress(observed, plan);
+    match (findings.first(), progress.trouble) {
+        (Some(finding), _) => finding.state(),
+        (None, _) if progress.ready => State::Settled,
+        (None, trouble) => State::Progressing {
+            why: trouble.map_or(progress.message, |trouble| trouble.message),
+        },
+    }
+}
+
+/// `Ready`, `Progressing` and `Degraded`.
+fn conditions(findings: &[Finding], failure: Option<&Failure>, progress: &Progress) -> Vec<DesiredCondition> {
+    // Until a taken name is resolved, nothing else can be.
+    let taken = failure.filter(|failure| failure.is_name_taken());
+    let taken = taken.map(|failure| Finding::blocking(failure.reason, &failure.message));
+    let findings: Vec<&Finding> = taken.iter().chain(findings).collect();
+    let found = findings
+        .first()
+        .map(|first| (first.reason, messages(findings.iter().copied())));
+    let trouble = progress.trouble.as_ref();
+    let trouble = trouble.map(|trouble| (trouble.reason, trouble.message.clone()));
+    let report = |failure: &Failure| (failure.reason, failure.message.clone());
+    let stopped = failure.filter(|failure| failure.needs_a_person()).map(report);
+    let ready = match found.clone().or(stopped) {
+        Some((reason, message)) => DesiredCondition::false_(READY, reason, message),
+        None if progress.ready => DesiredCondition::true_(READY, reason::READY, &progress.message),
+        None => {
+            let starting = || (reason::STARTING, progress.message.clone());
+            let (reason, message) = trouble.clone().unwrap_or_else(starting);
+            DesiredCondition::false_(READY, reason, message)
+        }
+    };
+    let progressing = if ready.reason == reason::STARTING {
+        DesiredCondition::true_(PROGRESSING, reason::STARTING, &ready.message)
+    } else {
+        DesiredCondition::false_(PROGRESSING, reason::SETTLED, "")
+    };
+    let degraded = match found.or(trouble).or_else(|| failure.map(report)) {
+        Some((reason, message)) => DesiredCondition::true_(DEGRADED, reason, message),
+        None => DesiredCondition::false_(DEGRADED, reason::HEALTHY, ""),
+    };
+    vec![ready, progressing, degraded]
 }
 
 /// Reconciles the objects of one kind.
@@ -147,13 +216,14 @@ impl<K: Kind> Reconciler for KindReconciler<K> {
         let outdated = context.definitions.outdated();
         let observed = K::observe(Arc::clone(&object), context).await;
         let planned = plan::<K>(&observed);
-        let warn_again = context.warn(object.as_ref(), planned.faults.iter().map(Fault::warning));
-        let applied = K::apply(context, &self.writer, &observed, &planned.plan).await;
+        let (findings, plan) = &planned;
+        let warn_again = context.warn(object.as_ref(), findings.iter().map(Finding::warning));
+        let applied = K::apply(context, &self.writer, &observed, plan).await;
         let (failure, now) = (applied.failure(), context.clock.now());
         let status = status::<K>(&observed, &planned, failure.as_ref(), &outdated, now);
         let state = state::<K>(&observed, &planned);
         let outcome = self.writer.finish(object.as_ref(), status, applied, state).await?;
-        let requeue = [warn_again, K::requeue(&observed, &planned.plan)];
+        let requeue = [warn_again, K::requeue(&observed, plan)];
         Ok(requeue.into_iter().flatten().fold(outcome, Outcome::requeue))
     }
 }

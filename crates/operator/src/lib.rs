@@ -31,7 +31,6 @@ mod accounting;
 mod cluster_domain;
 mod conf_server;
 mod configuration;
-mod fault;
 mod fence;
 mod finding;
 mod key_mismatch;

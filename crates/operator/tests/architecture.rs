@@ -23,7 +23,7 @@ const LAYERS: [&[&str]; 11] = [
         "unix_time",
     ],
     &["conditions", "configuration_metrics", "fence", "kinds"],
-    &["fault", "finding", "references", "worker"],
+    &["finding", "references", "worker"],
     &["secret", "template"],
     &["parent", "partition::rules"],
     &["cluster"],

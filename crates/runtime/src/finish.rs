@@ -11,9 +11,9 @@ use crate::{Context, Error, Outcome, State, TAKEN_RETRY, Writer, Written};
 /// Reason: an object of another owner has the name of a child.
 pub const NAME_TAKEN: &str = "NameTaken";
 /// Reason: the API server rejects a child.
-const CHILD_REFUSED: &str = "ChildRefused";
+pub const CHILD_REFUSED: &str = "ChildRefused";
 /// Reason: a step failed and is retried.
-const RETRYING: &str = "Retrying";
+pub const RETRYING: &str = "Retrying";
 
 /// How often an object that is changing is reconciled although nothing changed in Kubernetes.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);

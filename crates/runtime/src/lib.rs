@@ -62,7 +62,7 @@ pub use definitions::Definitions;
 pub use error::Error;
 pub use events::Events;
 pub use fence::{Fence, FenceNumber};
-pub use finish::{Applied, Failure, NAME_TAKEN, Warning};
+pub use finish::{Applied, CHILD_REFUSED, Failure, NAME_TAKEN, RETRYING, Warning};
 pub use key::Key;
 pub use lease::{Contender, Lost};
 pub use metrics::Metrics;
@@ -73,6 +73,7 @@ pub use reconciler::{Outcome, Reconciler, State};
 pub use registry::Registry;
 pub use stop::{Stop, Stopper};
 pub use trigger::{Signal, Trigger, Triggers};
+pub use watch::UNDECODABLE;
 pub use write::{Created, TAKEN_RETRY, Writer, Written};
 
 /// What every kind works with. A clone shares it.

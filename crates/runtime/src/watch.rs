@@ -10,6 +10,9 @@ use kube::{
 
 use crate::{Cache, Context, Definition, Key, Object, Reach, Signal, cache::Intake, definitions::name_of, error};
 
+/// Reason: an object cannot be decoded.
+pub const UNDECODABLE: &str = "Undecodable";
+
 /// A page of full pods is some megabytes before it is trimmed.
 const PAGE: u32 = 250;
 
@@ -128,7 +131,7 @@ impl<K: Object> Watch<K> {
         self.context.metrics.undecodable(&kind);
         tracing::warn!(%kind, object = %key, error, "cannot decode an object");
         let message = format!("{kind} {key} cannot be decoded and is ignored: {error}; correct it with kubectl edit");
-        self.context.events.warn(object, "Undecodable", message);
+        self.context.events.warn(object, UNDECODABLE, message);
     }
 }
 

@@ -96,6 +96,10 @@ const CONDITION_TYPES: &[(&str, &str)] = &[
     (conditions::READY, "Ready"),
     (conditions::PROGRESSING, "Progressing"),
     (conditions::DEGRADED, "Degraded"),
+    (conditions::CONFIG_APPLIED, "ConfigurationApplied"),
+    (conditions::CONFIG_DOUBTFUL, "ConfigDoubtful"),
+    (conditions::SUPERVISED, "Supervised"),
+    (conditions::SLURM_REACHABLE, "SlurmReachable"),
     (conditions::RESERVATION_CREATED, "ReservationCreated"),
     (conditions::PARTITION_RETAINED, "PartitionRetained"),
     (conditions::NOT_PERSISTENT, "NotPersistent"),
@@ -148,10 +152,7 @@ const IN_SOURCE: &[(&str, &[&str])] = &[
             "\"Maintenance\"",
             "\"NotResponding\"",
             "\"Undrain\"",
-            // Condition types of one kind only, and reasons of `ReservationCreated`.
-            "\"SlurmReachable\"",
-            "\"ConfigurationApplied\"",
-            "\"Supervised\"",
+            // Reasons of `ReservationCreated`.
             "\"Created\"",
             "\"NotExists\"",
             // Events that upstream sends under the same reason.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::{
     Condition, ConditionStatus, Controller, Partition,
-    conditions::{DEGRADED, PARTITION_RETAINED, PROGRESSING, READY},
+    conditions::{CONFIG_APPLIED, DEGRADED, PARTITION_RETAINED, PROGRESSING, READY},
     configuration::{ConfigurationStatus, HeldInput},
 };
 use slurm::conf::Settings;
@@ -13,8 +13,6 @@ use super::place::{is_same_but_for_state, settings_of_line};
 use crate::cluster::action_word;
 use crate::wait::Progress;
 
-/// The condition type of the Controller for a live configuration.
-const CONFIG_APPLIED: &str = "ConfigurationApplied";
 /// The reason of a held input that becomes live without action.
 const WAITS_FOR_JOBS: &str = "WaitsForJobs";
 /// After this time, an unchanged status is about the change. The operator takes well under a second to handle a change.

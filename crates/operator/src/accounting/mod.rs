@@ -16,8 +16,8 @@ use api::{Accounting, AccountingStatus, Condition};
 
 use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::{Fault, Progress},
-    kind::{Kind, KindReconciler, Report},
+    finding::Finding,
+    kind::{Kind, KindReconciler, Progress, Report},
     references::References,
     runtime::{Applied, Context, Writer},
 };
@@ -45,8 +45,8 @@ impl Kind for Accounting {
         &observed.accounting
     }
 
-    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
-        plan::plan(observed, faults)
+    fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
+        plan::plan(observed, findings)
     }
 
     async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
@@ -79,9 +79,9 @@ pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defau
     let Some(accounting) = caches.accountings.all().into_iter().next() else {
         return Vec::new();
     };
-    let mut faults = Vec::new();
-    let plan = plan::plan(&observe::read(accounting, caches, images.clone()), &mut faults);
-    assert_eq!(faults, []);
+    let mut findings = Vec::new();
+    let plan = plan::plan(&observe::read(accounting, caches, images.clone()), &mut findings);
+    assert_eq!(findings, []);
     let mut config = serde_json::to_value(&plan.config).unwrap_or_default();
     // Secrets are recorded as text.
     for (file, bytes) in plan.config.iter().flat_map(|config| config.data.iter().flatten()) {

@@ -15,7 +15,7 @@ use super::{
     observe::{Found, Observed},
 };
 use crate::{
-    fault::Fault,
+    finding::Finding,
     reason,
     secret::{entry, missing},
     template::{container::image_to_run, service::plan_service},
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
     pub(super) external: bool,
 }
 
-pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+pub(super) fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
     let accounting = observed.accounting.as_ref();
     if accounting.spec.is_external() {
         return Plan {
@@ -40,8 +40,8 @@ pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
             ..Plan::default()
         };
     }
-    let service = plan_service(build_service(accounting), faults);
-    let (config, stateful_set) = plan_slurmdbd(observed, faults).unzip();
+    let service = plan_service(build_service(accounting), findings);
+    let (config, stateful_set) = plan_slurmdbd(observed, findings).unzip();
     Plan {
         service,
         config,
@@ -51,16 +51,16 @@ pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
 }
 
 /// slurmdbd.conf and the pod that reads it. They are not changed while something that they need is missing.
-fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret, StatefulSet)> {
+fn plan_slurmdbd(observed: &Observed, findings: &mut Vec<Finding>) -> Option<(Secret, StatefulSet)> {
     let accounting = observed.accounting.as_ref();
     let spec = &accounting.spec;
-    let slurm_key = find(&observed.slurm_key, "spec.slurmKeyRef", faults);
-    let jwt_key = find(&observed.jwt_key, "spec.jwtKeyRef", faults);
-    let password = find(&observed.password, "spec.storageConfig.passwordKeyRef", faults);
+    let slurm_key = find(&observed.slurm_key, "spec.slurmKeyRef", findings);
+    let jwt_key = find(&observed.jwt_key, "spec.jwtKeyRef", findings);
+    let password = find(&observed.password, "spec.storageConfig.passwordKeyRef", findings);
     if let Some(jwks) = &spec.jwks_key_ref {
         let data = observed.jwks.as_ref().and_then(|config_map| config_map.data.as_ref());
         if data.and_then(|data| data.get(&jwks.key)).is_none() {
-            faults.push(Fault::new(
+            findings.push(Finding::blocking(
                 reason::CONFIG_MAP_MISSING,
                 format!(
                     "spec.jwksKeyRef names entry {:?} of ConfigMap {:?}, which does not exist; create it, or remove the reference",
@@ -70,8 +70,10 @@ fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret
         }
     }
     let (slurm_key, jwt_key, password) = (slurm_key?, jwt_key?, password?);
-    let text = render(observed, &password).map_err(|fault| faults.push(fault)).ok()?;
-    if !faults.is_empty() {
+    let text = render(observed, &password)
+        .map_err(|finding| findings.push(finding))
+        .ok()?;
+    if !findings.is_empty() {
         return None;
     }
     let config = build_config(accounting, &text);
@@ -84,7 +86,7 @@ fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret
     match build_stateful_set(accounting, &ingredients) {
         Ok(stateful_set) => Some((config, stateful_set)),
         Err(error) => {
-            faults.push(Fault::invalid(format!(
+            findings.push(Finding::invalid(format!(
                 "spec.template.spec or spec.slurmdbd does not fit the PodSpec schema: {error}; correct it"
             )));
             None
@@ -93,12 +95,12 @@ fn plan_slurmdbd(observed: &Observed, faults: &mut Vec<Fault>) -> Option<(Secret
 }
 
 /// slurmdbd.conf.
-fn render(observed: &Observed, password: &[u8]) -> Result<String, Fault> {
+fn render(observed: &Observed, password: &[u8]) -> Result<String, Finding> {
     let field = "spec.storageConfig.passwordKeyRef";
     let accounting = observed.accounting.as_ref();
     let storage = accounting.spec.storage_config.clone().unwrap_or_default();
     let password = std::str::from_utf8(password).map_err(|_| {
-        Fault::invalid(format!(
+        Finding::invalid(format!(
             "{field} names a password that is not text; give the database's user another one"
         ))
     })?;
@@ -116,16 +118,16 @@ fn render(observed: &Observed, password: &[u8]) -> Result<String, Fault> {
         extra: accounting.spec.extra_conf.clone().unwrap_or_default(),
     };
     render_slurmdbd_conf(&conf).map_err(|error| {
-        Fault::invalid(format!(
+        Finding::invalid(format!(
             "{field} names a password that {error}, which slurmdbd.conf cannot hold; give the database's user another one"
         ))
     })
 }
 
 /// The bytes of a Secret's entry.
-fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> {
+fn find(found: &Found, field: &str, findings: &mut Vec<Finding>) -> Option<Vec<u8>> {
     let Some(reference) = &found.reference else {
-        faults.push(Fault::new(
+        findings.push(Finding::blocking(
             reason::CONTROLLER_MISSING,
             format!("{field} is absent, and no Controller whose key could be used refers to this object; set it, or name this object in a Controller's spec.accountingRef"),
         ));
@@ -133,7 +135,7 @@ fn find(found: &Found, field: &str, faults: &mut Vec<Fault>) -> Option<Vec<u8>> 
     };
     let bytes = entry(found.secret.as_deref(), &reference.key);
     if bytes.is_none() {
-        faults.push(missing(
+        findings.push(missing(
             &format!("{field} names"),
             reference,
             found.secret.as_deref(),

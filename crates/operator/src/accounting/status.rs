@@ -4,16 +4,10 @@ use api::keys::apps;
 
 use super::{observe::Observed, plan::Plan};
 use crate::{
-    fault::{Fault, Progress},
-    key_mismatch::KEY_MISMATCH,
+    finding::{Blocks, Finding},
+    kind::Progress,
+    reason,
 };
-
-/// Reason: slurmdbd does not become ready, and its log tells why.
-const SLURMDBD_FAILS: &str = "SlurmdbdFails";
-/// Reason: an external slurmdbd does not respond.
-const SLURMDBD_AWAY: &str = "SlurmdbdAway";
-/// Reason: slurmdbd is ready and has no database.
-const DATABASE_AWAY: &str = "DatabaseAway";
 
 pub(super) fn progress(observed: &Observed, plan: &Plan) -> Progress {
     if plan.external {
@@ -37,14 +31,16 @@ pub(super) fn progress(observed: &Observed, plan: &Plan) -> Progress {
     );
     if !progress.ready && !observed.log_errors.is_empty() {
         let errors = observed.log_errors.join(" | ");
-        progress.trouble = Some(Fault::new(
-            SLURMDBD_FAILS,
+        progress.trouble = Some(Finding::new(
+            Blocks::Nothing,
+            reason::SLURMDBD_FAILS,
             format!("slurmdbd says: {errors}; check spec.storageConfig, the password's Secret and the database"),
         ));
     }
     if let Some(reason) = observed.database_trouble.as_ref().filter(|_| progress.ready) {
-        progress.trouble = Some(Fault::new(
-            DATABASE_AWAY,
+        progress.trouble = Some(Finding::new(
+            Blocks::Nothing,
+            reason::DATABASE_AWAY,
             format!(
                 "slurmdbd has no database: {reason}; jobs continue, and slurmctld queues their records; restore the server of spec.storageConfig"
             ),
@@ -53,16 +49,17 @@ pub(super) fn progress(observed: &Observed, plan: &Plan) -> Progress {
     if let Some(message) = &observed.key_mismatch {
         // slurmctld cannot use slurmdbd.
         progress.ready = false;
-        progress.trouble = Some(Fault::new(KEY_MISMATCH, message.clone()));
+        progress.trouble = Some(Finding::new(Blocks::Nothing, reason::KEY_MISMATCH, message.clone()));
     }
     progress
 }
 
-fn external_trouble(observed: &Observed) -> Option<Fault> {
+fn external_trouble(observed: &Observed) -> Option<Finding> {
     let reason = observed.database_trouble.as_ref()?;
     let (host, port) = observed.accounting.spec.external_address()?;
-    Some(Fault::new(
-        SLURMDBD_AWAY,
+    Some(Finding::new(
+        Blocks::Nothing,
+        reason::SLURMDBD_AWAY,
         format!(
             "slurmdbd at {host}:{port} does not respond: {reason}; correct spec.externalConfig, or make sure that it runs, has the cluster's keys and can be reached from pods"
         ),

@@ -62,7 +62,7 @@ fn observed(objects: Vec<Value>) -> Observed {
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
-    kind::plan::<Accounting>(&observed(objects)).plan
+    kind::plan::<Accounting>(&observed(objects)).1
 }
 
 fn build_status(observed: &Observed) -> AccountingStatus {
@@ -93,8 +93,8 @@ fn without(mut objects: Vec<Value>, name: &str) -> Vec<Value> {
 
 #[test]
 fn an_accounting_with_its_controllers_keys() {
-    let kind::Planned { faults, plan } = kind::plan::<Accounting>(&observed(cluster(&json!({}))));
-    assert_eq!(faults, []);
+    let (findings, plan) = kind::plan::<Accounting>(&observed(cluster(&json!({}))));
+    assert_eq!(findings, []);
     assert!(conf(&plan).contains("StoragePass=secret\\#1\n"), "{}", conf(&plan));
     insta::assert_yaml_snapshot!(json!([plan.service, plan.stateful_set]));
 }

@@ -7,7 +7,7 @@ use api::partition::PartitionWay;
 use jiff::Timestamp;
 
 use crate::{
-    fault::Fault,
+    finding::Finding,
     partition::rules::{line::PartitionLine, manual_state::ManualState},
 };
 
@@ -24,7 +24,7 @@ pub(crate) struct PartitionReport {
     /// Since when slurmctld runs with the line. An earlier response of Slurm may describe the line before it.
     pub(crate) live_since: Option<Timestamp>,
     /// Why the newest version is not in the configuration.
-    pub(crate) trouble: Option<Fault>,
+    pub(crate) trouble: Option<Finding>,
     /// The manual state in Slurm that is kept.
     pub(crate) manual_state: Option<ManualState>,
     /// What the cluster's configuration waits for, if anything.

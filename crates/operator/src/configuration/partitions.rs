@@ -18,7 +18,7 @@ use crate::{
         deliver::FinishedPush,
         partition_reports::{Change, PartitionReport, PartitionReports},
     },
-    fault::Fault,
+    finding::Finding,
     partition::rules::{
         closing::closing_state,
         default::LAST_DEFAULT,
@@ -68,7 +68,7 @@ pub(crate) fn gather_partitions(
                 taken.add(&own, &line);
                 content.partitions.insert(own, line);
             }
-            Err(Fault { reason, message }) => {
+            Err(Finding { reason, message, .. }) => {
                 if let Some(line) = accepted(&own) {
                     taken.add(&own, line);
                     content.partitions.insert(own.clone(), line.clone());
@@ -144,16 +144,16 @@ fn build_line(
     known: &[Arc<NodeSet>],
     taken: &Taken,
     partition: &Partition,
-) -> Result<PartitionLine, Fault> {
+) -> Result<PartitionLine, Finding> {
     let problems: Vec<String> = partition.check().errors().map(ToString::to_string).collect();
     if !problems.is_empty() {
-        return Err(Fault::new(reason::INVALID_SPEC, problems.join("\n")));
+        return Err(Finding::blocking(reason::INVALID_SPEC, problems.join("\n")));
     }
     let seen = snapshot.knowledge.known();
     taken.check(partition, known, |name| {
         seen.is_some_and(|seen| seen.nodes.contains_key(name))
     })?;
-    let members = resolve_members(partition, known).map_err(|why| Fault::new(reason::BAD_MEMBERS, why))?;
+    let members = resolve_members(partition, known).map_err(|why| Finding::blocking(reason::BAD_MEMBERS, why))?;
     Ok(PartitionLine {
         name: partition.slurm_name(),
         nodes: members.nodes,
@@ -170,7 +170,7 @@ fn wait_for_marks(
     snapshot: &Snapshot,
     line: PartitionLine,
     before: Option<&PartitionLine>,
-) -> Result<PartitionLine, Fault> {
+) -> Result<PartitionLine, Finding> {
     let Some(mark) = &line.mark else { return Ok(line) };
     if before.is_some_and(|before| before.mark.as_ref() == Some(mark)) {
         return Ok(line);
@@ -182,7 +182,7 @@ fn wait_for_marks(
             .or_else(|| first_joining(&inputs.joining, mark, &seen.nodes, seen.at))
             .map(|node| format!("node {node} does not have feature {:?} yet", mark.name)),
     };
-    why.map_or(Ok(line), |why| Err(Fault::new(reason::WAITS_FOR_NODES, why)))
+    why.map_or(Ok(line), |why| Err(Finding::blocking(reason::WAITS_FOR_NODES, why)))
 }
 
 /// Manually created partitions with jobs. They are kept until they are deleted in Slurm, or get another owner.
@@ -239,7 +239,7 @@ pub(crate) fn report_partitions(
         let report = PartitionReport {
             runs,
             live_since: live_since.filter(|_| runs && line.is_some()),
-            trouble: trouble.map(|held| Fault::new(held.reason, held.why.clone())),
+            trouble: trouble.map(|held| Finding::blocking(held.reason, held.why.clone())),
             waits: waits_for_nodes
                 .map(|held| held.why.clone())
                 .or_else(|| waits(state).filter(|_| !(runs && is_newest))),

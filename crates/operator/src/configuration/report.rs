@@ -2,6 +2,7 @@
 
 use api::{
     ConditionStatus,
+    conditions::CONFIG_APPLIED,
     configuration::{
         AppliedRevision, ConfigurationAction, ConfigurationChange, ConfigurationStatus, ConfigurationStep, Delivery,
         HeldInput, LaggingStandby, RejectedRevision, WantedRevision,
@@ -23,9 +24,6 @@ use crate::{
     },
     reason,
 };
-
-/// The condition that slurmctld runs with the newest configuration; its message names the revision.
-pub(crate) const CONFIG_APPLIED: &str = "ConfigurationApplied";
 
 /// Returns the status, unchanged while no configuration can be built, and `None` if the operator does not manage it.
 pub(crate) fn build_report(

@@ -19,6 +19,7 @@ use crate::{
     cluster::Follower,
     configuration::{DeliveryChange, WakeKubelet},
     parent::Parent,
+    reason,
     runtime::{Applied, Context, Error, Key, Writer},
 };
 
@@ -99,7 +100,7 @@ async fn carry_out(
             info!(controller = %key, stateful_set = %name, %why, "replacing the StatefulSet");
             context.events.warn(
                 controller.as_ref(),
-                "Replacing",
+                reason::REPLACING,
                 format!("StatefulSet {name} is replaced: {why}"),
             );
             writer.delete::<StatefulSet>(&key.namespace, name, uid).await?;

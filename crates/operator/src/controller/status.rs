@@ -2,7 +2,9 @@
 
 use api::{
     Condition, ConditionStatus, ControllerStatus, Validate,
-    conditions::{DEGRADED, DRIFTED, PARTITION_RETAINED, PROGRESSING, READY},
+    conditions::{
+        CONFIG_APPLIED, CONFIG_DOUBTFUL, DEGRADED, DRIFTED, PARTITION_RETAINED, PROGRESSING, READY, SUPERVISED,
+    },
     configuration::RejectedBy,
 };
 use jiff::Timestamp;
@@ -11,20 +13,13 @@ use kube::ResourceExt as _;
 use super::{observe::Observed, plan::Plan};
 use crate::{
     cluster::{ExternalState, deliver::Rejection, pods},
-    configuration::{
-        ConfigState, Held,
-        report::{self, CONFIG_APPLIED},
-    },
+    configuration::{ConfigState, Held, report},
     finding::{Blocks, Finding, worst},
-    key_mismatch::KEY_MISMATCH,
     parent::Parent,
     partition::rules::manual_state::ManualState,
     reason,
     runtime::{DesiredCondition, Failure, State, remarks, settle},
 };
-
-/// slurmctld runs under the agent, which restarts it and keeps its last output.
-pub(super) const SUPERVISED: &str = "Supervised";
 
 /// The status to write.
 pub(super) fn build_status(
@@ -52,12 +47,7 @@ pub(super) fn build_status(
 pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
     let readiness = ready(observed, plan, None);
     match worst(&plan.findings) {
-        Some(finding) if finding.reason == reason::INVALID_SPEC => State::Invalid {
-            message: finding.message.clone(),
-        },
-        Some(finding) if finding.blocks > Blocks::Nothing => State::Blocked {
-            on: finding.message.clone(),
-        },
+        Some(finding) if finding.reason == reason::INVALID_SPEC || finding.blocks > Blocks::Nothing => finding.state(),
         _ if readiness.status != ConditionStatus::True => State::Progressing { why: readiness.message },
         _ => State::Settled,
     }
@@ -75,7 +65,7 @@ fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Ve
     wanted.extend(supervised(observed));
     // Content that Slurm accepts but that is probably a mistake.
     let doubts = plan.configuration.doubts.iter().cloned();
-    wanted.extend(true_if_any(reason::CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, doubts));
+    wanted.extend(true_if_any(CONFIG_DOUBTFUL, reason::CONFIG_DOUBTFUL, doubts));
     wanted.extend(drifted(observed, plan));
     wanted.extend(retained(plan));
     wanted.extend(remarks(
@@ -184,7 +174,7 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desi
     let (reason, message) = if let Some(failure) = taken {
         (failure.reason, messages(Some(&failure.message), &plan.findings))
     } else if let Some(mismatch) = mismatch {
-        (KEY_MISMATCH, messages(Some(&mismatch), &plan.findings))
+        (reason::KEY_MISMATCH, messages(Some(&mismatch), &plan.findings))
     } else if let Some(finding) = worst(&plan.findings) {
         (finding.reason, messages(None, &plan.findings))
     } else if let Some(failure) = failure {
@@ -206,7 +196,7 @@ fn key_mismatch(observed: &Observed) -> Option<String> {
     let status = accounting.and_then(|accounting| accounting.status.as_ref());
     let conditions = status.iter().flat_map(|status| &status.conditions);
     let reported = conditions
-        .filter(|condition| condition.type_ == DEGRADED && condition.reason == KEY_MISMATCH)
+        .filter(|condition| condition.type_ == DEGRADED && condition.reason == reason::KEY_MISMATCH)
         .map(|condition| condition.message.clone())
         .filter(|message| Some(message) != observed.key_mismatch.as_ref());
     let messages: Vec<String> = observed.key_mismatch.iter().cloned().chain(reported).collect();

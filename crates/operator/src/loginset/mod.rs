@@ -17,8 +17,8 @@ use api::{Condition, LoginSet, LoginSetStatus};
 
 use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::{Fault, Progress},
-    kind::{Kind, KindReconciler, Report},
+    finding::Finding,
+    kind::{Kind, KindReconciler, Progress, Report},
     references::References,
     runtime::{Applied, Context, Writer},
 };
@@ -46,8 +46,8 @@ impl Kind for LoginSet {
         &observed.login_set
     }
 
-    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
-        plan::plan(observed, faults)
+    fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
+        plan::plan(observed, findings)
     }
 
     async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
@@ -77,9 +77,9 @@ pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defau
     let children = |login_set: Arc<LoginSet>| {
         let domain = "cluster.local".to_owned();
         let observed = observe::read(Arc::clone(&login_set), caches, images.clone(), domain);
-        let mut faults = Vec::new();
-        let plan = plan::plan(&observed, &mut faults);
-        assert_eq!(faults, []);
+        let mut findings = Vec::new();
+        let plan = plan::plan(&observed, &mut findings);
+        assert_eq!(findings, []);
         [
             serde_json::to_value(build::build_host_keys(&login_set, Vec::new())),
             serde_json::to_value(plan.service),

@@ -15,15 +15,11 @@ use super::{
     observe::Observed,
 };
 use crate::{
-    fault::Fault,
+    finding::Finding,
+    reason,
     secret::{entry, missing, missing_controller},
     template::{container::image_to_run, service::plan_service},
 };
-
-/// Reason: sssd cannot read sssd.conf.
-const SSSD_CONF_INVALID: &str = "SssdConfInvalid";
-/// Reason: the Secret of the host keys is incomplete.
-const HOST_KEYS_INCOMPLETE: &str = "HostKeysIncomplete";
 
 /// The remedy for a missing entry of a Secret.
 const CREATE_IT: &str = "create it, or name another";
@@ -49,13 +45,13 @@ pub(super) struct Note {
     pub(super) sssd_conf: Digest,
 }
 
-pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+pub(super) fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
     let login_set = observed.login_set.as_ref();
     let sshd_config = render_sshd_config(login_set, ssh_port(login_set));
     let authorized_keys = render_authorized_keys(login_set);
-    let service = plan_service(build_service(login_set), faults);
-    let sssd_conf = find_sssd_conf(observed, faults);
-    let deployment = plan_deployment(observed, faults);
+    let service = plan_service(build_service(login_set), findings);
+    let sssd_conf = find_sssd_conf(observed, findings);
+    let deployment = plan_deployment(observed, findings);
     let ssh_files = Digest::of([sshd_config.as_str(), &authorized_keys].concat().as_bytes());
     let notes = sssd_conf.map(|sssd_conf| plan_notes(observed, ssh_files, Digest::of(&sssd_conf)));
     Plan {
@@ -68,18 +64,18 @@ pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
 }
 
 /// Pods without their keys would only wait, so the Deployment is not changed until everything exists.
-fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deployment> {
+fn plan_deployment(observed: &Observed, findings: &mut Vec<Finding>) -> Option<Deployment> {
     let login_set = observed.login_set.as_ref();
     let name = &login_set.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        faults.push(missing_controller(name));
+        findings.push(missing_controller(name));
         return None;
     };
     let mut slurm_key = None;
     if let Some(key) = controller.slurm_key() {
         match entry(observed.slurm_key.as_deref(), &key.key) {
             Some(bytes) => slurm_key = Some((key, Digest::of(bytes))),
-            None => faults.push(missing(
+            None => findings.push(missing(
                 &format!("Controller {name:?} has its key in"),
                 &key,
                 observed.slurm_key.as_deref(),
@@ -90,8 +86,8 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     let host_keys = observed
         .host_keys
         .as_deref()
-        .and_then(|secret| find_host_keys(secret, faults));
-    if !faults.is_empty() {
+        .and_then(|secret| find_host_keys(secret, findings));
+    if !findings.is_empty() {
         return None;
     }
     let ingredients = Ingredients {
@@ -104,23 +100,23 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
     };
     build_deployment(login_set, &ingredients)
         .map_err(|error| {
-            faults.push(Fault::invalid(format!(
+            findings.push(Finding::invalid(format!(
                 "spec.template.spec, spec.login, spec.initconf or spec.strategy does not fit the Deployment schema: {error}; correct it"
             )));
         })
         .ok()
 }
 
-fn find_sssd_conf(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Vec<u8>> {
+fn find_sssd_conf(observed: &Observed, findings: &mut Vec<Finding>) -> Option<Vec<u8>> {
     let reference = &observed.login_set.spec.sssd_conf_ref;
     let secret = observed.sssd_conf.as_deref();
     let Some(bytes) = entry(secret, &reference.key) else {
-        faults.push(missing("spec.sssdConfRef names", reference, secret, CREATE_IT));
+        findings.push(missing("spec.sssdConfRef names", reference, secret, CREATE_IT));
         return None;
     };
     if let Some(problem) = check_sssd_conf(bytes) {
-        faults.push(Fault::new(
-            SSSD_CONF_INVALID,
+        findings.push(Finding::blocking(
+            reason::SSSD_CONF_INVALID,
             format!(
                 "the sssd.conf in entry {:?} of Secret {:?} {problem}; correct it",
                 reference.key, reference.name
@@ -131,12 +127,12 @@ fn find_sssd_conf(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Vec<u8
     Some(bytes.to_vec())
 }
 
-fn find_host_keys(secret: &Secret, faults: &mut Vec<Fault>) -> Option<Digest> {
+fn find_host_keys(secret: &Secret, findings: &mut Vec<Finding>) -> Option<Digest> {
     let mut all = Vec::new();
     for file in KINDS.iter().flat_map(|kind| [private_file(kind), public_file(kind)]) {
         let Some(bytes) = entry(Some(secret), &file) else {
-            faults.push(Fault::new(
-                HOST_KEYS_INCOMPLETE,
+            findings.push(Finding::blocking(
+                reason::HOST_KEYS_INCOMPLETE,
                 format!(
                     "Secret {:?} has no {file:?}; add it, or delete the Secret to generate new keys, of which SSH clients will warn",
                     secret.name_any()

@@ -4,13 +4,10 @@ use api::LoginSetStatus;
 
 use super::observe::Observed;
 use crate::{
-    fault::{Fault, Progress},
-    key_mismatch::KEY_MISMATCH,
-    kind::Report,
+    finding::{Blocks, Finding},
+    kind::{Progress, Report},
+    reason,
 };
-
-/// Reason: pods report problems with their files or directory.
-const LOGIN_IMPAIRED: &str = "LoginImpaired";
 
 /// The status to write.
 pub(super) fn build_status(observed: &Observed, report: Report) -> LoginSetStatus {
@@ -29,15 +26,16 @@ pub(super) fn progress(observed: &Observed) -> Progress {
     let mut progress = Progress::of_deployment("login", observed.deployment.as_deref(), wanted);
     if !observed.complaints.is_empty() {
         let complaints = observed.complaints.join(" | ");
-        progress.trouble = Some(Fault::new(
-            LOGIN_IMPAIRED,
+        progress.trouble = Some(Finding::new(
+            Blocks::Nothing,
+            reason::LOGIN_IMPAIRED,
             format!(
                 "login pods report: {complaints}; check spec.extraSshdConfig, sssd.conf and the servers that it names"
             ),
         ));
     }
     if let Some(message) = &observed.key_mismatch {
-        progress.trouble = Some(Fault::new(KEY_MISMATCH, message.clone()));
+        progress.trouble = Some(Finding::new(Blocks::Nothing, reason::KEY_MISMATCH, message.clone()));
     }
     progress
 }

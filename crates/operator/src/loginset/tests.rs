@@ -75,7 +75,7 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
-    kind::plan::<LoginSet>(&observed(objects)).plan
+    kind::plan::<LoginSet>(&observed(objects)).1
 }
 
 fn status_of(observed: &Observed, failure: Option<&Failure>) -> LoginSetStatus {
@@ -113,8 +113,8 @@ fn template(objects: Vec<Value>) -> Value {
 
 #[test]
 fn a_minimal_login_set() {
-    let kind::Planned { faults, plan } = kind::plan::<LoginSet>(&observed(with(cluster(), &json!({}))));
-    assert_eq!(faults, []);
+    let (findings, plan) = kind::plan::<LoginSet>(&observed(with(cluster(), &json!({}))));
+    assert_eq!(findings, []);
     assert!(!plan.makes_host_keys);
     insta::assert_yaml_snapshot!(json!([plan.service, plan.ssh_config, plan.deployment]));
 }
@@ -321,7 +321,7 @@ fn a_new_default_image_rolls_nothing() {
     let before = planned(objects.clone()).deployment;
     let mut observed = observed(objects);
     observed.images.login = "login:newer".to_owned();
-    assert_eq!(kind::plan::<LoginSet>(&observed).plan.deployment, before);
+    assert_eq!(kind::plan::<LoginSet>(&observed).1.deployment, before);
 }
 
 #[test]

@@ -40,7 +40,8 @@ use self::{
 use crate::{
     cluster::{Follower, Knowledge},
     key_mismatch::find_key_mismatch,
-    runtime::{Change, Context, Error, Failure, Key, NAME_TAKEN, Outcome, Reconciler, TAKEN_RETRY, Writer},
+    reason,
+    runtime::{Change, Context, Error, Failure, Key, Outcome, Reconciler, TAKEN_RETRY, Writer},
 };
 
 /// How long the first reconcile after a start waits for Slurm's response, which takes milliseconds: a restart of the operator
@@ -99,7 +100,11 @@ impl NodeSetReconciler {
         counted: &mut Option<Instant>,
     ) -> Result<Option<Duration>, Error> {
         let failure = (!applied.problems.is_empty()).then(|| Failure {
-            reason: if applied.name_taken { NAME_TAKEN } else { "Failed" },
+            reason: if applied.name_taken {
+                reason::NAME_TAKEN
+            } else {
+                reason::RETRYING
+            },
             message: applied.problems.join("\n"),
         });
         let wanted = status::status(observed, plan, failure.as_ref());

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use api::{
     Condition, NodeSet, NodeSetStatus,
-    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, RESERVATION_CREATED, UNKNOWN_FIELDS},
+    conditions::{CRDS_OUTDATED, DEGRADED, PROGRESSING, READY, RESERVATION_CREATED, SLURM_REACHABLE, UNKNOWN_FIELDS},
     keys::{self, annotations},
     nodeset::ScalingMode,
 };
@@ -17,13 +17,11 @@ use super::{
 };
 use crate::{
     cluster::Knowledge,
-    key_mismatch::KEY_MISMATCH,
+    reason,
     runtime::{DesiredCondition, Failure, State, remarks, settle},
     worker::{Phase, Worker},
 };
 
-/// Condition type: whether Slurm answers.
-pub(super) const SLURM_REACHABLE: &str = "SlurmReachable";
 /// Items that a message names; it counts the rest.
 const NAMED: usize = 3;
 
@@ -146,13 +144,13 @@ fn conditions(
         let counted = format!("{in_service} of {desired} workers are in service");
         let is_short = in_service < desired;
         wanted.push(if deleting {
-            DesiredCondition::false_(READY, "Deleting", "the NodeSet is being deleted")
+            DesiredCondition::false_(READY, reason::DELETING, "the NodeSet is being deleted")
         } else if let Some(failure) = name_taken {
             DesiredCondition::false_(READY, failure.reason, failure.message.clone())
         } else if is_short {
-            DesiredCondition::false_(READY, "WorkersNotReady", counted)
+            DesiredCondition::false_(READY, reason::WORKERS_NOT_READY, counted)
         } else {
-            DesiredCondition::true_(READY, "WorkersReady", counted)
+            DesiredCondition::true_(READY, reason::WORKERS_READY, counted)
         });
         let has_steps = plan.effects.iter().any(|effect| *effect != Effect::AddFinalizer);
         wanted.push(if deleting || has_steps || !plan.waits.is_empty() || is_short {
@@ -167,9 +165,9 @@ fn conditions(
             } else {
                 waits.clone()
             };
-            DesiredCondition::true_(PROGRESSING, "Working", message)
+            DesiredCondition::true_(PROGRESSING, reason::WORKING, message)
         } else {
-            DesiredCondition::false_(PROGRESSING, "Settled", "all workers are as desired")
+            DesiredCondition::false_(PROGRESSING, reason::SETTLED, "all workers are as desired")
         });
         let blocked = plan
             .waits
@@ -179,23 +177,23 @@ fn conditions(
         let report = |failure: &Failure| (failure.reason, failure.message.clone());
         let degraded = name_taken
             .map(report)
-            .or_else(|| Some((KEY_MISMATCH, observed.key_mismatch.clone()?)))
+            .or_else(|| Some((reason::KEY_MISMATCH, observed.key_mismatch.clone()?)))
             .or_else(|| failure.map(report))
-            .or_else(|| blocked.then_some(("Blocked", waits)))
-            .or_else(|| (!stuck.is_empty()).then(|| ("WorkersDoNotStart", shortened(&stuck))));
+            .or_else(|| blocked.then_some((reason::BLOCKED, waits)))
+            .or_else(|| (!stuck.is_empty()).then(|| (reason::WORKERS_DO_NOT_START, shortened(&stuck))));
         wanted.push(match degraded {
             Some((reason, message)) => DesiredCondition::true_(DEGRADED, reason, message),
-            None => DesiredCondition::false_(DEGRADED, "Healthy", "no problem found"),
+            None => DesiredCondition::false_(DEGRADED, reason::HEALTHY, "no problem found"),
         });
     }
     wanted.push(match &observed.knowledge {
-        Knowledge::Known(_) => DesiredCondition::true_(SLURM_REACHABLE, "Answering", "Slurm answers"),
-        Knowledge::Unknown { why } => DesiredCondition::false_(SLURM_REACHABLE, "NotAnswering", why.clone()),
+        Knowledge::Known(_) => DesiredCondition::true_(SLURM_REACHABLE, reason::ANSWERING, "Slurm answers"),
+        Knowledge::Unknown { why } => DesiredCondition::false_(SLURM_REACHABLE, reason::NOT_ANSWERING, why.clone()),
     });
     if observed.environment.crds_outdated {
         wanted.push(DesiredCondition::true_(
             CRDS_OUTDATED,
-            "Outdated",
+            reason::OLD_DEFINITIONS,
             "the installed CRDs are older than this operator, whose newer fields are off; upgrade slurm-operator-crds",
         ));
     }
@@ -398,7 +396,7 @@ mod tests {
         let status = status(&observed, &plan(&observed), None);
         assert_eq!(status.ready_replicas, 1);
         let (state, reason, message) = condition(&status, READY);
-        assert_eq!((state, reason), ("False", "ControllerNotFound"));
+        assert_eq!((state, reason), ("False", "ControllerMissing"));
         assert!(message.contains("\"slurm\""), "{message}");
     }
 

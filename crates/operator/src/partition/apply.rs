@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     cluster::{CommandError, JobOrder},
+    reason,
     runtime::{Applied, Context, Error, Key, Writer},
 };
 
@@ -53,7 +54,7 @@ pub(super) async fn apply(
     let mut applied = Applied::default();
     let mut again = Vec::from_iter(plan.again);
     if let Some(why) = plan.stays {
-        context.events.normal(partition, "LeftAsItIs", why);
+        context.events.normal(partition, reason::LEFT_AS_IT_IS, why);
     }
     for effect in plan.effects {
         let done = match &effect {

@@ -10,7 +10,7 @@ use api::PartitionStatus;
 use jiff::Timestamp;
 
 use super::{drift::Baseline, rules::line::PartitionLine};
-use crate::{fault::Fault, runtime::Key};
+use crate::{finding::Finding, runtime::Key};
 
 /// Counts change often and nothing depends on them: they are written at most this often.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(15);
@@ -35,7 +35,7 @@ pub(super) struct Memory {
 pub(super) struct Refusal {
     pub(super) line: PartitionLine,
     pub(super) at: Timestamp,
-    pub(super) fault: Fault,
+    pub(super) fault: Finding,
 }
 
 impl Memories {
@@ -74,7 +74,7 @@ impl Memory {
     }
 
     /// Returns why this line was rejected, if it was rejected recently.
-    pub(super) fn refusal_of(&self, line: &PartitionLine, now: Timestamp) -> Option<Fault> {
+    pub(super) fn refusal_of(&self, line: &PartitionLine, now: Timestamp) -> Option<Finding> {
         let refusal = self.refusal.as_ref().filter(|refusal| refusal.line == *line)?;
         (age(refusal.at, now) < RETRY).then(|| refusal.fault.clone())
     }

@@ -15,7 +15,7 @@ use super::{
     memory::Memory,
     observe::Observed,
 };
-use crate::{cluster::Knowledge, fault::Fault, reason, runtime::Warning};
+use crate::{cluster::Knowledge, finding::Finding, reason, runtime::Warning};
 
 /// The effects of a plan.
 #[derive(Clone, Debug)]
@@ -31,9 +31,9 @@ pub(super) struct Plan {
 /// The faults of a Partition, or what it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Assessment {
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<Finding>,
     /// What it waits for, if no action of a user is needed.
-    pub(super) waits: Option<Fault>,
+    pub(super) waits: Option<Finding>,
     /// The next poll decides whether it is ready.
     pub(super) needs_poll: bool,
 }
@@ -52,7 +52,7 @@ pub(super) enum Effect {
 }
 
 /// An event about a fault. Some may pass: Helm creates NodeSets and Controllers in its own order.
-pub(super) fn warning(fault: &Fault) -> Warning<'_> {
+pub(super) fn warning(fault: &Finding) -> Warning<'_> {
     Warning {
         reason: fault.reason,
         message: &fault.message,
@@ -130,7 +130,7 @@ pub(super) fn is_closing(observed: &Observed) -> bool {
 }
 
 impl Assessment {
-    fn at_fault(faults: Vec<Fault>) -> Self {
+    fn at_fault(faults: Vec<Finding>) -> Self {
         Self {
             faults,
             ..Self::default()
@@ -139,13 +139,13 @@ impl Assessment {
 
     fn waiting(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
-            waits: Some(Fault::new(reason, message)),
+            waits: Some(Finding::blocking(reason, message)),
             ..Self::default()
         }
     }
 
     /// Why the Partition still exists although it was deleted.
-    pub(super) fn retained(&self, partition: &Partition) -> Option<&Fault> {
+    pub(super) fn retained(&self, partition: &Partition) -> Option<&Finding> {
         let is_deleted = partition.metadata.deletion_timestamp.is_some();
         self.waits.as_ref().filter(|_| is_deleted)
     }
@@ -166,7 +166,7 @@ pub(super) fn assess(observed: &Observed) -> Assessment {
             ),
         };
     }
-    let invalid = Fault::of(&partition.check());
+    let invalid = Finding::of(&partition.check());
     if !invalid.is_empty() {
         return Assessment::at_fault(invalid);
     }
@@ -174,7 +174,7 @@ pub(super) fn assess(observed: &Observed) -> Assessment {
         let message = format!(
             "spec.controllerRef.name names Controller {controller:?}, which does not exist; create it, or create a Partition for another one"
         );
-        return Assessment::at_fault(vec![Fault::new(reason::CONTROLLER_MISSING, message)]);
+        return Assessment::at_fault(vec![Finding::blocking(reason::CONTROLLER_MISSING, message)]);
     }
     if let Some(trouble) = trouble {
         return Assessment::at_fault(vec![trouble]);
@@ -209,15 +209,15 @@ pub(super) fn assess(observed: &Observed) -> Assessment {
                 "slurmctld received partition {:?} and does not list it; run `scontrol reconfigure` to make it read slurm.conf again, and if that does not help see its log",
                 partition.slurm_name()
             );
-            return Assessment::at_fault(vec![Fault::new(reason::NOT_IN_SLURM, message)]);
+            return Assessment::at_fault(vec![Finding::blocking(reason::NOT_IN_SLURM, message)]);
         }
-        Ok(_) => Fault::new(
+        Ok(_) => Finding::blocking(
             reason::APPLYING,
             "slurmctld has received it; it is ready when a poll of Slurm has found it",
         ),
         // The last poll found it; the Controller reports that Slurm does not respond.
         Err(_) if was_ready(partition) => return Assessment::default(),
-        Err(why) => Fault::new(
+        Err(why) => Finding::blocking(
             reason::WAITING,
             format!(
                 "slurmctld has received it; whether it has applied it is not known, because Slurm cannot be polled: {why}"

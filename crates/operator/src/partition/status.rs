@@ -16,6 +16,8 @@ use super::{
 };
 use crate::{
     cluster::load,
+    finding::messages,
+    reason,
     runtime::{DesiredCondition, Failure, State, settle},
 };
 
@@ -118,9 +120,9 @@ fn drifted(observed: &Observed) -> Option<DesiredCondition> {
         )
     });
     let reason = if manual.is_some() {
-        "ClosedByHand"
+        reason::CLOSED_BY_HAND
     } else {
-        "ChangedByHand"
+        reason::CHANGED_BY_HAND
     };
     let lines: Vec<String> = state.into_iter().chain(others).collect();
     (!lines.is_empty()).then(|| DesiredCondition::true_(DRIFTED, reason, lines.join("\n")))
@@ -144,19 +146,14 @@ pub(super) fn drift_events(observed: &Observed, status: &PartitionStatus) -> Vec
     let drifted = drifted.map(|drifted| (drifted.reason, drifted.message));
     drifted
         .into_iter()
-        .chain(reverts.map(|message| ("Reverted", message)))
+        .chain(reverts.map(|message| (reason::REVERTED, message)))
         .collect()
 }
 
 /// The state for the queue.
 pub(super) fn state(assessment: &Assessment) -> State {
     match (assessment.faults.first(), &assessment.waits) {
-        (Some(fault), _) if fault.is_invalid() => State::Invalid {
-            message: fault.message.clone(),
-        },
-        (Some(fault), _) => State::Blocked {
-            on: fault.message.clone(),
-        },
+        (Some(fault), _) => fault.state(),
         (None, Some(waits)) => State::Progressing {
             why: waits.message.clone(),
         },
@@ -192,33 +189,30 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
 }
 
 fn conditions(observed: &Observed, assessment: &Assessment, failure: Option<&Failure>) -> Vec<DesiredCondition> {
-    let messages: Vec<&str> = assessment.faults.iter().map(|fault| fault.message.as_str()).collect();
-    let fault = assessment
-        .faults
-        .first()
-        .map(|fault| (fault.reason, messages.join("\n")));
+    let faults = &assessment.faults;
+    let fault = faults.first().map(|first| (first.reason, messages(faults)));
     let waits = assessment
         .waits
         .as_ref()
         .map(|waits| (waits.reason, waits.message.clone()));
     let ready = match fault.clone().or_else(|| waits.clone()) {
         Some((reason, message)) => DesiredCondition::false_(READY, reason, message),
-        None => DesiredCondition::true_(READY, "Ready", "slurmctld has it as specified"),
+        None => DesiredCondition::true_(READY, reason::READY, "slurmctld has it as specified"),
     };
     let progressing = match waits {
         Some((reason, message)) => DesiredCondition::true_(PROGRESSING, reason, message),
-        None => DesiredCondition::false_(PROGRESSING, "Settled", ""),
+        None => DesiredCondition::false_(PROGRESSING, reason::SETTLED, ""),
     };
-    let failure = failure.map(|failure| ("Retrying", failure.message.clone()));
+    let failure = failure.map(|failure| (reason::RETRYING, failure.message.clone()));
     let degraded = match fault.or(failure) {
         Some((reason, message)) => DesiredCondition::true_(DEGRADED, reason, message),
-        None => DesiredCondition::false_(DEGRADED, "Healthy", ""),
+        None => DesiredCondition::false_(DEGRADED, reason::HEALTHY, ""),
     };
     let not_persistent = observed
         .report
         .as_ref()
         .and_then(|report| report.not_persistent.clone());
-    let not_persistent = not_persistent.map(|why| DesiredCondition::true_(NOT_PERSISTENT, "FileOfOthers", why));
+    let not_persistent = not_persistent.map(|why| DesiredCondition::true_(NOT_PERSISTENT, reason::FILE_OF_OTHERS, why));
     let retained = assessment.retained(&observed.partition);
     let retained =
         retained.map(|retained| DesiredCondition::true_(PARTITION_RETAINED, retained.reason, retained.message.clone()));

@@ -18,7 +18,7 @@ use crate::{
         Knowledge, Seen,
         partition_reports::{AllReports, Change, PartitionReport, PartitionReports},
     },
-    fault::Fault,
+    finding::Finding,
     partition::rules::{line::PartitionLine, manual_state::ManualState},
 };
 
@@ -99,10 +99,7 @@ fn ready(view: &Observed) -> (ConditionStatus, String) {
 fn a_partition_is_ready_once_slurmctld_has_it_as_specified() {
     let spec = json!({ "nodeSets": ["a"] });
     let trouble = PartitionReport {
-        trouble: Some(Fault {
-            reason: "BadMembers",
-            message: "spec.nodeSets[0] …".to_owned(),
-        }),
+        trouble: Some(Finding::blocking("BadMembers", "spec.nodeSets[0] …")),
         ..live(1)
     };
     let waits = PartitionReport {

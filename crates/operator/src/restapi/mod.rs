@@ -13,8 +13,8 @@ use api::{Condition, RestApi, RestApiStatus};
 
 use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::{Fault, Progress},
-    kind::{Kind, KindReconciler, Report},
+    finding::Finding,
+    kind::{Kind, KindReconciler, Progress, Report},
     references::References,
     runtime::{Applied, Context, Writer},
 };
@@ -39,8 +39,8 @@ impl Kind for RestApi {
         &observed.rest_api
     }
 
-    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
-        plan::plan(observed, faults)
+    fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
+        plan::plan(observed, findings)
     }
 
     async fn apply(_: &Context, writer: &Writer, _: &Observed, plan: &Plan) -> Applied {
@@ -71,9 +71,9 @@ impl Kind for RestApi {
 #[cfg(test)]
 pub(crate) fn children_of(caches: &crate::runtime::Caches, images: &crate::defaults::Images) -> Vec<serde_json::Value> {
     let rest_api = caches.rest_apis.all().remove(0);
-    let mut faults = Vec::new();
-    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone()), &mut faults);
-    assert_eq!(faults, []);
+    let mut findings = Vec::new();
+    let plan = plan::plan(&observe::observe(rest_api, caches, images.clone()), &mut findings);
+    assert_eq!(findings, []);
     let service = plan
         .service
         .map(|service| serde_json::to_value(service).unwrap_or_default());

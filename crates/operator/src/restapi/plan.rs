@@ -8,7 +8,8 @@ use super::{
     observe::Observed,
 };
 use crate::{
-    fault::Fault,
+    finding::Finding,
+    reason,
     secret::{entry, missing, missing_controller},
     template::{container::image_to_run, service::plan_service},
 };
@@ -20,28 +21,25 @@ pub(crate) struct Plan {
     pub(super) deployment: Option<Deployment>,
 }
 
-/// Reason: the Controller has no slurm.conf yet.
-const CONFIG_MISSING: &str = "ConfigMissing";
-
-pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+pub(super) fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
     Plan {
-        service: plan_service(build_service(&observed.rest_api), faults),
-        deployment: plan_deployment(observed, faults),
+        service: plan_service(build_service(&observed.rest_api), findings),
+        deployment: plan_deployment(observed, findings),
     }
 }
 
 /// Pods without slurm.conf or a key would only wait, so the Deployment is not changed until both exist.
-fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deployment> {
+fn plan_deployment(observed: &Observed, findings: &mut Vec<Finding>) -> Option<Deployment> {
     let rest_api = observed.rest_api.as_ref();
     let name = &rest_api.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        faults.push(missing_controller(name));
+        findings.push(missing_controller(name));
         return None;
     };
     let secret = observed.slurm_key.as_deref();
     if let Some(key) = controller.slurm_key().filter(|key| entry(secret, &key.key).is_none()) {
         let names = format!("Controller {name:?} has its key in");
-        faults.push(missing(
+        findings.push(missing(
             &names,
             &key,
             secret,
@@ -49,18 +47,20 @@ fn plan_deployment(observed: &Observed, faults: &mut Vec<Fault>) -> Option<Deplo
         ));
     }
     if observed.config.is_none() {
-        faults.push(Fault::new(
-            CONFIG_MISSING,
+        findings.push(Finding::blocking(
+            reason::CONFIG_MISSING,
             format!("Controller {name:?} has no slurm.conf yet; check its conditions"),
         ));
     }
-    if !faults.is_empty() {
+    if !findings.is_empty() {
         return None;
     }
     let built = build_deployment(rest_api, controller, &image(observed));
     let invalid =
         |error| format!("spec.template.spec or spec.slurmrestd does not fit the PodSpec schema: {error}; correct it");
-    built.map_err(|error| faults.push(Fault::invalid(invalid(error)))).ok()
+    built
+        .map_err(|error| findings.push(Finding::invalid(invalid(error))))
+        .ok()
 }
 
 /// The image for slurmrestd.

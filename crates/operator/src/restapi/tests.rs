@@ -53,7 +53,7 @@ fn with(mut objects: Vec<Value>, spec: &Value) -> Vec<Value> {
 }
 
 fn planned(objects: Vec<Value>) -> Plan {
-    kind::plan::<RestApi>(&observed(objects)).plan
+    kind::plan::<RestApi>(&observed(objects)).1
 }
 
 fn status(objects: Vec<Value>) -> RestApiStatus {
@@ -74,8 +74,8 @@ fn ready(objects: Vec<Value>) -> (ConditionStatus, String, String) {
 
 #[test]
 fn a_minimal_rest_api() {
-    let kind::Planned { faults, plan } = kind::plan::<RestApi>(&observed(with(cluster(), &json!({}))));
-    assert_eq!(faults, []);
+    let (findings, plan) = kind::plan::<RestApi>(&observed(with(cluster(), &json!({}))));
+    assert_eq!(findings, []);
     insta::assert_yaml_snapshot!(json!([plan.service, plan.deployment]));
 }
 
@@ -147,7 +147,7 @@ fn a_new_default_image_rolls_nothing() {
     objects.push(serde_json::to_value(&deployment).unwrap());
     let mut observed = observed(objects);
     observed.images.slurmrestd = "slurmrestd:newer".to_owned();
-    assert_eq!(kind::plan::<RestApi>(&observed).plan.deployment, deployment);
+    assert_eq!(kind::plan::<RestApi>(&observed).1.deployment, deployment);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::{fields, metadata::Words, set, tidy::tidy};
-use crate::fault::Fault;
+use crate::finding::Finding;
 
 /// Two ports of a Service with the same name or number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -67,13 +67,13 @@ impl Service<'_> {
     }
 }
 
-/// The Service, or the fault of the user's overlay.
-pub(crate) fn plan_service(built: Result<Value, PortClash>, faults: &mut Vec<Fault>) -> Option<core::v1::Service> {
+/// The Service, or the finding about the user's overlay.
+pub(crate) fn plan_service(built: Result<Value, PortClash>, findings: &mut Vec<Finding>) -> Option<core::v1::Service> {
     let read = built.map_err(|clash| clash.to_string()).and_then(|service| {
         serde_json::from_value(service)
             .map_err(|error| format!("spec.service.spec does not fit the ServiceSpec schema: {error}; correct it"))
     });
-    read.map_err(|message| faults.push(Fault::invalid(message))).ok()
+    read.map_err(|message| findings.push(Finding::invalid(message))).ok()
 }
 
 fn check_ports(ports: &[Value]) -> Result<(), PortClash> {

@@ -15,8 +15,8 @@ use api::{Condition, Token, TokenStatus};
 
 use self::{observe::Observed, plan::Plan};
 use crate::{
-    fault::{Fault, Progress},
-    kind::{Kind, KindReconciler, Report},
+    finding::Finding,
+    kind::{Kind, KindReconciler, Progress, Report},
     references::References,
     runtime::{Applied, Context, Writer},
 };
@@ -41,8 +41,8 @@ impl Kind for Token {
         &observed.token
     }
 
-    fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
-        plan::plan(observed, faults)
+    fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
+        plan::plan(observed, findings)
     }
 
     async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {

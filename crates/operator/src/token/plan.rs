@@ -9,12 +9,11 @@ use slurm::token::{Claims, SigningKey};
 
 use super::observe::Observed;
 use crate::{
-    fault::Fault,
+    finding::Finding,
+    reason,
     secret::{entry, missing},
 };
 
-/// Reason: the named Secret was not created for this Token.
-const SECRET_TAKEN: &str = "SecretTaken";
 /// The shortest interval between two reconciles, however short the lifetime is.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -38,12 +37,12 @@ pub(super) struct Issue {
     pub(super) claims: Claims,
 }
 
-pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
+pub(super) fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
     let (token, now) = (observed.token.as_ref(), observed.now);
     let (key, ownership) = match (find_key(observed), find_owner(observed)) {
         (Ok(key), Ok(ownership)) => (key, ownership),
         (key, ownership) => {
-            faults.extend(key.err().into_iter().chain(ownership.err()));
+            findings.extend(key.err().into_iter().chain(ownership.err()));
             return Plan::default();
         }
     };
@@ -73,7 +72,7 @@ pub(super) fn plan(observed: &Observed, faults: &mut Vec<Fault>) -> Plan {
     }
 }
 
-fn find_key(observed: &Observed) -> Result<SigningKey, Fault> {
+fn find_key(observed: &Observed) -> Result<SigningKey, Finding> {
     // A Token without a reference is invalid and has no plan.
     let reference = observed.token.spec.effective_jwt_key_ref().cloned().unwrap_or_default();
     let reference = SecretKeyRef {
@@ -98,7 +97,7 @@ enum Ownership {
 }
 
 /// The owner of the Secret that has to hold the token. A foreign Secret is not overwritten.
-fn find_owner(observed: &Observed) -> Result<Ownership, Fault> {
+fn find_owner(observed: &Observed) -> Result<Ownership, Finding> {
     let token = observed.token.as_ref();
     let Some(secret) = observed.secret.as_deref() else {
         return Ok(Ownership::Ours);
@@ -115,9 +114,9 @@ fn find_owner(observed: &Observed) -> Result<Ownership, Fault> {
     }
 }
 
-fn taken(secret: &Secret) -> Fault {
-    Fault::new(
-        SECRET_TAKEN,
+fn taken(secret: &Secret) -> Finding {
+    Finding::blocking(
+        reason::NAME_TAKEN,
         format!(
             "Secret {:?} exists and was not created for this Token; delete it if it is not needed, or name another one in spec.secretRef.name",
             secret.name_any()

@@ -3,7 +3,10 @@
 use api::TokenStatus;
 
 use super::{observe::Observed, plan::Plan};
-use crate::{fault::Progress, kind::Report, unix_time::timestamp};
+use crate::{
+    kind::{Progress, Report},
+    unix_time::timestamp,
+};
 
 /// The status to write.
 pub(super) fn build_status(observed: &Observed, plan: &Plan, report: Report) -> TokenStatus {

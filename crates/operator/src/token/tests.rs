@@ -50,7 +50,7 @@ fn observed(objects: Vec<Value>, now: i64) -> Observed {
 }
 
 fn planned(objects: Vec<Value>, now: i64) -> Plan {
-    kind::plan::<Token>(&observed(objects, now)).plan
+    kind::plan::<Token>(&observed(objects, now)).1
 }
 
 /// The Secret that a plan leads to.
@@ -134,14 +134,14 @@ fn a_foreign_secret_is_not_overwritten() {
     let objects = vec![token(&json!({})), keys("key"), theirs];
     assert!(planned(objects.clone(), 0).issue.is_none());
     let (_, said, message) = reason(objects);
-    assert_eq!(said, "SecretTaken");
+    assert_eq!(said, "NameTaken");
     assert!(message.contains("spec.secretRef.name"), "{message}");
     // The key itself, too.
     let objects = vec![
         token(&json!({ "secretRef": { "name": "keys", "key": "jwt.key" } })),
         keys("key"),
     ];
-    assert_eq!(reason(objects).1, "SecretTaken");
+    assert_eq!(reason(objects).1, "NameTaken");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn upstreams_secret_is_replaced() {
     assert_eq!(plan.replace.as_deref(), Some("theirs"));
     // One of another Secret that had the key's name is nobody's to delete.
     theirs["metadata"]["ownerReferences"][0]["uid"] = json!("other");
-    assert_eq!(reason(vec![token(&json!({})), keys("key"), theirs]).1, "SecretTaken");
+    assert_eq!(reason(vec![token(&json!({})), keys("key"), theirs]).1, "NameTaken");
 }
 
 #[test]

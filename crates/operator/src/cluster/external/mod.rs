@@ -16,10 +16,7 @@ use slurm::{
     token::{Issuer, SigningKey},
 };
 
-pub(crate) use self::{
-    requirements::Unfit,
-    view::{ExternalCluster, View},
-};
+pub(crate) use self::view::{ExternalCluster, View};
 use super::{Cluster, Follower, deliver::JwtKey, lock, route::jwt_key};
 
 /// Well above an intercontinental round trip.

@@ -6,18 +6,15 @@ use slurm::{
     transport,
 };
 
-use crate::reason;
+use crate::{
+    finding::{Blocks, Finding},
+    reason,
+};
 
-/// Why pods cannot work with it, and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unfit {
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
-}
-
-/// Returns the missing requirements, if any.
-pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>, Error>) -> Option<Unfit> {
-    let unfit = |reason, message: String| Some(Unfit { reason, message });
+/// Returns why pods cannot work with it, if they cannot.
+pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>, Error>) -> Option<Finding> {
+    // Existing pods may be older than the problem, and keep running; their inputs are not affected.
+    let unfit = |reason, message: String| Some(Finding::new(Blocks::Input, reason, message));
     match answer {
         Ok(files) => {
             let lacks = lacking(files);
@@ -97,8 +94,9 @@ mod tests {
     }
 
     fn message_for(answer: &Result<Vec<ServedFile>, Error>) -> String {
-        check_requirements("ctl:6817", answer)
-            .map_or_else(String::new, |Unfit { reason, message }| format!("{reason}: {message}"))
+        check_requirements("ctl:6817", answer).map_or_else(String::new, |finding| {
+            format!("{}: {}", finding.reason, finding.message)
+        })
     }
 
     const FIT: &str = "AuthType=auth/slurm\nAuthInfo=cred_expire=60,use_client_ids\nauthalttypes=auth/jwt\n";

@@ -10,12 +10,13 @@ use slurm::{
     rpc::{Client, Error, LivePartition, ServedFile},
 };
 
-use super::requirements::{Unfit, check_requirements};
+use super::requirements::check_requirements;
+use crate::finding::Finding;
 
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// The missing requirements, if any.
-    pub(crate) unfit: Option<Unfit>,
+    pub(crate) unfit: Option<Finding>,
     /// The cluster's state, or why it is not known.
     pub(crate) cluster: Result<ExternalCluster, String>,
     /// When the poll began.

@@ -26,7 +26,6 @@ use crate::{
     cluster::{
         ExternalState,
         deliver::SlurmctldPod,
-        external::Unfit,
         pods::{self, active_pod},
     },
     configuration::{self, ConfigState, DeliveryChange, Outcome, gather_accounting, render::build_external_config_map},
@@ -139,7 +138,10 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         .filter_map(|built| plan_service(built, &mut faults))
         .collect();
     let clashes = faults.into_iter();
-    findings.extend(clashes.map(|fault| Finding::new(Blocks::Nothing, fault.reason, fault.message)));
+    findings.extend(clashes.map(|finding| Finding {
+        blocks: Blocks::Nothing,
+        ..finding
+    }));
     let (keys, new_keys) = plan_keys(observed, &mut findings);
     let configuration = configuration::plan(inputs, snapshot, keys.as_ref().map(|keys| &keys.jwt_key));
     findings.extend(configuration.findings.iter().cloned());
@@ -186,11 +188,7 @@ fn keep_candidate(observed: &Observed) -> bool {
 /// Checks the object itself, and conflicts with other Controllers.
 fn check(observed: &Observed) -> Vec<Finding> {
     let controller = observed.inputs.controller.as_ref();
-    let mut findings: Vec<Finding> = controller
-        .check()
-        .errors()
-        .map(|problem| Finding::new(Blocks::Everything, reason::INVALID_SPEC, problem.to_string()))
-        .collect();
+    let mut findings = Finding::of(&controller.check());
     if let Some(rival) = &observed.rival {
         findings.push(Finding::new(
             Blocks::Everything,
@@ -247,12 +245,9 @@ fn plan_external(
         None
     });
     plan_keys(observed, &mut findings);
-    let unfit = match &snapshot.external {
-        ExternalState::Polled(view) => view.unfit.as_ref(),
-        ExternalState::None | ExternalState::Polling { .. } => None,
-    };
-    // Existing pods may be older than the problem, and keep running; their inputs are not affected.
-    findings.extend(unfit.map(|Unfit { reason, message }| Finding::new(Blocks::Input, reason, message)));
+    if let ExternalState::Polled(view) = &snapshot.external {
+        findings.extend(view.unfit.clone());
+    }
     let blocked = is_blocked(&findings, Blocks::Configuration);
     let config_map = build_external_config_map(parent, accounting).filter(|_| !blocked);
     Plan {

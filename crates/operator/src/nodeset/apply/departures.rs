@@ -12,6 +12,7 @@ use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
 use crate::{
     cluster::{CommandError, Knowledge, NodeOrder},
     nodeset::plan::{Effect, Evidence, Occupancy, Plan, RecordAction, WorkerRemoval, in_force_from, reason_to_leave},
+    reason,
     runtime::Error,
     worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId, Worker},
 };
@@ -54,10 +55,13 @@ impl Executor<'_> {
             let (reason, purpose) = match cause {
                 Cause::Update => {
                     let hash = plan.revision.as_ref().map_or("", |revision| revision.hash.as_str());
-                    ("RollingUpdate", format!("to replace them by revision {hash}"))
+                    (reason::ROLLING_UPDATE, format!("to replace them by revision {hash}"))
                 }
-                Cause::ScaleIn => ("ScalingDown", format!("to stabilize at {} replicas", plan.desired)),
-                cause => ("ScalingDown", format!("for {}", cause.purpose())),
+                Cause::ScaleIn => (
+                    reason::SCALING_DOWN,
+                    format!("to stabilize at {} replicas", plan.desired),
+                ),
+                cause => (reason::SCALING_DOWN, format!("for {}", cause.purpose())),
             };
             let message = format!("Draining {} Pod(s) {purpose}", pods.len());
             self.ctx.events.normal_about(self.nodeset(), pods, reason, message);
@@ -168,7 +172,7 @@ impl Executor<'_> {
         let labels = json!({ (labels::POD_PROTECT): null });
         self.patch_pod(pod, json!({ "labels": labels })).await?;
         let message = format!("Pod {} may be evicted: node {node} is drained and has no job", pod.name);
-        self.pod_event(&pod.uid, "Evictable", message);
+        self.pod_event(&pod.uid, reason::EVICTABLE, message);
         Ok(())
     }
 
@@ -179,7 +183,7 @@ impl Executor<'_> {
             RecordAction::Keep { expect, why } => {
                 self.command(node, &NodeOrder::Drain { reason: None }, expect).await?;
                 let message = format!("Slurm keeps its record of node {node}: {why}");
-                self.event("NodeRecordKept", message);
+                self.event(reason::NODE_RECORD_KEPT, message);
             }
             RecordAction::Delete { expect } => self.command(node, &NodeOrder::Delete, expect).await?,
         }
@@ -196,7 +200,7 @@ impl Executor<'_> {
         let namespace = self.namespace();
         self.writer.delete::<Pod>(&namespace, &pod.name, &pod.uid).await?;
         let message = format!("Removed pod {}, whose node had no job", pod.name);
-        self.pod_event(&pod.uid, "SuccessfulDelete", message);
+        self.pod_event(&pod.uid, reason::SUCCESSFUL_DELETE, message);
         Ok(())
     }
 }

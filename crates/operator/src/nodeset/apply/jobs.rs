@@ -10,6 +10,7 @@ use super::{ApplyResult, Executor};
 use crate::{
     cluster::{CommandError, JobOrder, Knowledge},
     nodeset::plan::{Effect, Evidence, JobEnd, Plan, may_be_ended},
+    reason,
     runtime::Error,
 };
 
@@ -70,8 +71,8 @@ impl Executor<'_> {
     async fn end_job(&self, ending: &JobEnd, requests: &mut EndRequests, applied: &mut ApplyResult) {
         let JobEnd { job, node, order } = ending;
         let (verb, reason, past) = match order {
-            JobOrder::Requeue => ("requeue", "JobRequeued", "Requeued"),
-            JobOrder::Cancel => ("cancel", "JobCancelled", "Cancelled"),
+            JobOrder::Requeue => ("requeue", reason::JOB_REQUEUED, "Requeued"),
+            JobOrder::Cancel => ("cancel", reason::JOB_CANCELLED, "Cancelled"),
         };
         info!(nodeset = %self.key(), %job, node, verb, "ending job whose wait has timed out");
         match self.ctx.clusters.command_job(&self.cluster(), job, *order).await {
@@ -84,7 +85,7 @@ impl Executor<'_> {
             Err(CommandError::Refused(why)) => {
                 let message =
                     format!("cannot {verb} job {job} on node {node}, which waits for it: Slurm refused: {why}");
-                self.warn("JobNotEnded", message.clone());
+                self.warn(reason::JOB_NOT_ENDED, message.clone());
                 applied.problems.push(message.clone());
                 requests.note(job, Some(message), self.instant());
             }

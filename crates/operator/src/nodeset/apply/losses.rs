@@ -8,6 +8,7 @@ use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
 use crate::{
     cluster::{Knowledge, NodeOrder},
     nodeset::plan::{Death, DownOrder, Effect, Evidence, Occupancy, Plan, WorkerLoss, death_of_node},
+    reason,
     runtime::Error,
     worker::ObjectId,
 };
@@ -47,14 +48,14 @@ impl Executor<'_> {
             self.command(node, &order, expect).await?;
             if !is_planned {
                 let message = format!("Node {node} is down in Slurm: {}", death.message());
-                self.warn("NodeLost", message);
+                self.warn(reason::NODE_LOST, message);
             }
         }
         let Some(ObjectId { name, uid }) = pod else {
             return Ok(());
         };
         let message = format!("Replacing pod {name}: {}", death.message());
-        self.pod_event(uid, "SuccessfulDelete", message);
+        self.pod_event(uid, reason::SUCCESSFUL_DELETE, message);
         match death {
             Death::Ended => self.writer.delete::<Pod>(&self.namespace(), name, uid).await?,
             // No kubelet can confirm its end.
@@ -93,7 +94,7 @@ impl Executor<'_> {
                         .is_some()
                     {
                         let message = format!("Deleted node {node}, which has no pod, in Slurm");
-                        self.event("DefunctSlurmNodePruned", message);
+                        self.event(reason::DEFUNCT_NODE_PRUNED, message);
                     }
                 }
                 need => debug!(nodeset = %self.key(), node, ?need, "keeping record in Slurm"),

@@ -13,6 +13,7 @@ use crate::{
     nodeset::mirror::{
         Mirror, MirrorMemory, NodeUpdate, PodChange, PodWrite, TopologyRequest, mirror, topology_refused,
     },
+    reason,
     runtime::Error,
     worker::Worker,
 };
@@ -101,7 +102,7 @@ impl Executor<'_> {
         let complaint = complaint.map(|(words, worker)| topology_refused(*worker, &place, words));
         memory.topology = Some(TopologyRequest { place, at, refused });
         if let Some(complaint) = &complaint {
-            self.warn("TopologyRefused", complaint);
+            self.warn(reason::TOPOLOGY_REFUSED, complaint);
         }
         complaint
     }

@@ -31,6 +31,7 @@ use super::{
     plan::{Effect, Plan, RevisionPlan},
 };
 use crate::{
+    reason,
     runtime::{Context, Created, Error, Key, Writer, Written},
     template::metadata::owner,
     worker::{ObjectId, Worker},
@@ -139,7 +140,7 @@ impl Executor<'_> {
         for effect in &plan.effects {
             if let Effect::RemoveFinalizer { because } = effect {
                 if let Some(because) = because {
-                    self.warn("WorkersLetGo", because);
+                    self.warn(reason::WORKERS_LET_GO, because);
                 }
                 applied.take(self.set_finalizer(false).await);
             }

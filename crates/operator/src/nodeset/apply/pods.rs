@@ -15,6 +15,7 @@ use crate::{
         build::is_made_for,
         plan::{Effect, Plan},
     },
+    reason,
     runtime::{Created, Error, Key, Written},
     template::metadata::owner,
 };
@@ -61,7 +62,7 @@ impl Executor<'_> {
             return;
         };
         let message = format!("Creating {} Pod(s) to stabilize at {desired} replicas", creations.len());
-        self.event("ScalingUp", message);
+        self.event(reason::SCALING_UP, message);
         let rejected = AtomicBool::new(false);
         for creations in [first, others] {
             let steps = creations
@@ -96,7 +97,7 @@ impl Executor<'_> {
             // A terminating namespace accepts nothing new, and everything in it is deleted.
             Err(error) if error.to_string().contains("is being terminated") => Ok(()),
             Err(error) => {
-                self.warn("FailedCreate", error.to_string());
+                self.warn(reason::FAILED_CREATE, error.to_string());
                 Err(error)
             }
         }

@@ -10,6 +10,7 @@ use super::{ApplyResult, Executor};
 use crate::{
     cluster::CommandError,
     nodeset::plan::{Effect, Plan},
+    reason,
     runtime::Error,
     unix_time::timestamp,
 };
@@ -56,9 +57,9 @@ impl Executor<'_> {
         let sent = self.ctx.clusters.reserve(&self.cluster(), request).await;
         sent.map_err(|error| Error::other(format!("cannot create or change reservation {name}: {error}")))?;
         let (reason, verb) = if new {
-            ("ReservationCreated", "Created")
+            (reason::RESERVATION_CREATED, "Created")
         } else {
-            ("ReservationUpdated", "Changed")
+            (reason::RESERVATION_UPDATED, "Changed")
         };
         self.event(reason, format!("{verb} reservation {name}: {}", shown(request)));
         Ok(())
@@ -68,7 +69,7 @@ impl Executor<'_> {
         info!(nodeset = %self.key(), %name, "deleting reservation");
         match self.ctx.clusters.unreserve(&self.cluster(), name).await {
             Ok(()) => {
-                self.event("ReservationDeleted", format!("Deleted reservation {name}"));
+                self.event(reason::RESERVATION_DELETED, format!("Deleted reservation {name}"));
                 Ok(())
             }
             Err(CommandError::NotFound(_)) => Ok(()),

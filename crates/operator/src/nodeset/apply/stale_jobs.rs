@@ -9,6 +9,7 @@ use super::{ApplyResult, Executor, StepError};
 use crate::{
     cluster::{CommandError, JobOrder, Knowledge, NodeOrder},
     nodeset::plan::{Effect, Evidence, Plan, Remedy, StaleJobs, stale_jobs, stale_jobs_reason},
+    reason,
     runtime::Error,
     worker::{ObjectId, Worker},
 };
@@ -118,7 +119,7 @@ impl Executor<'_> {
         reported.note(&pod.uid, process, jobs);
         let message =
             format!("Ended jobs in Slurm that had ended with the previous worker of node {node}: job {names}");
-        self.warn("JobsLost", message);
+        self.warn(reason::JOBS_LOST, message);
         Ok(true)
     }
 }

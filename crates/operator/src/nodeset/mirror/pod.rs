@@ -1,7 +1,7 @@
 //! What a pod shows of its Slurm node: the state as conditions, and the end of the time limit of its last job.
 
 use api::{
-    conditions::ConditionStatus,
+    conditions::{ConditionStatus, SLURM_REACHABLE},
     keys::{POD_CONDITION_PREFIX, annotations::POD_DEADLINE},
 };
 use jiff::SignedDuration;
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::PodCondition;
 use slurm::node::{BaseState, Node, NodeFlag};
 
 use super::{Mirror, PodChange, PodWrite, WorkerView, describe};
-use crate::nodeset::{plan::MetadataPatch, status::SLURM_REACHABLE};
+use crate::nodeset::plan::MetadataPatch;
 
 /// The least time between two writes to a pod. Short jobs change the state of a node several times a second.
 const WRITE_INTERVAL: SignedDuration = SignedDuration::from_secs(5);

@@ -40,7 +40,6 @@ pub use self::{
     drains::{in_force_from, reason_to_leave},
     loss::{Death, cut_off, death_of_node},
     proof::{Evidence, Occupancy},
-    reject::Rejection,
     reservation::ReservationReport,
     returns::missed_address,
     revisions::RevisionPlan,
@@ -53,6 +52,7 @@ use super::{
 };
 use crate::{
     cluster::{JobOrder, Knowledge},
+    finding::Finding,
     worker::{Cause, Leaving, ObjectId, Worker},
 };
 
@@ -208,7 +208,7 @@ impl Wait {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Why the workers are left alone, if they are.
-    pub rejection: Option<Rejection>,
+    pub(crate) rejection: Option<Finding>,
     /// Validation problems that do not block the NodeSet.
     pub warnings: Vec<Problem>,
     pub service: Option<Value>,

@@ -4,42 +4,19 @@ use api::{Controller, NodeSet, Problems};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::{nodeset::observe::Observed, runtime::State};
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// The reason of the condition.
-    pub reason: &'static str,
-    /// The problem and its remedy.
-    pub message: String,
-    /// Whether the spec has to change, and not another object.
-    pub is_invalid: bool,
-}
-
-impl Rejection {
-    pub fn state(&self) -> State {
-        let message = self.message.clone();
-        if self.is_invalid {
-            State::Invalid { message }
-        } else {
-            State::Blocked { on: message }
-        }
-    }
-}
+use crate::{
+    finding::{Finding, messages},
+    nodeset::observe::Observed,
+    reason,
+};
 
 /// Returns the Controller of the NodeSet, or why the operator does not act.
-pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&'a Controller, Rejection> {
+pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&'a Controller, Finding> {
     let nodeset = observed.nodeset.as_ref();
-    let reject = |reason, is_invalid, message| {
-        Err(Rejection {
-            reason,
-            message,
-            is_invalid,
-        })
-    };
-    if let Some(first) = problems.errors().next() {
-        let errors: Vec<String> = problems.errors().map(ToString::to_string).collect();
-        return reject(first.reason.as_str(), true, errors.join("\n"));
+    let reject = |reason, message: String| Err(Finding::blocking(reason, message));
+    let invalid = Finding::of(problems);
+    if !invalid.is_empty() {
+        return Err(Finding::invalid(messages(&invalid)));
     }
     let name = &nodeset.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
@@ -49,11 +26,11 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
             format!("existing Controllers: {}", observed.controller_names.join(", "))
         };
         let message = format!("spec.controllerRef.name is {name:?}, and no Controller of that name exists; {existing}");
-        return reject("ControllerNotFound", false, message);
+        return reject(reason::CONTROLLER_MISSING, message);
     };
     if controller.metadata.deletion_timestamp.is_some() {
         let message = format!("Controller {name:?} is being deleted; no workers are made for it");
-        return reject("ControllerDeleted", false, message);
+        return reject(reason::CONTROLLER_DELETED, message);
     }
     if let Some(rival) = rival(observed) {
         let message = format!(
@@ -61,16 +38,16 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
              or give this NodeSet another name",
             nodeset.slurm_name()
         );
-        return reject("NameTaken", true, message);
+        return reject(reason::NODE_SET_NAME_TAKEN, message);
     }
     if controller.slurm_key().is_none() {
         let message = format!(
             "Controller {name:?} is external and names no slurmKeyRef; name the Secret with its slurm.key there"
         );
-        return reject("KeyMissing", false, message);
+        return reject(reason::KEY_MISSING, message);
     }
     match &observed.missing_secret {
-        Some(missing) => reject("SecretMissing", false, missing.clone()),
+        Some(missing) => reject(reason::SECRET_MISSING, missing.clone()),
         None => Ok(controller),
     }
 }

@@ -14,7 +14,12 @@ use super::{
     schedule::{Schedule, recurrence},
 };
 use crate::{
-    cluster::Seen, nodeset::observe::Observed, runtime::DesiredCondition, unix_time::timestamp, worker::Worker,
+    cluster::Seen,
+    nodeset::observe::Observed,
+    reason::{self, REPLACING},
+    runtime::DesiredCondition,
+    unix_time::timestamp,
+    worker::Worker,
 };
 
 /// The user that slurmctld runs as, as in upstream.
@@ -34,8 +39,6 @@ const USER_FLAGS: [&str; 7] = [
 /// slurmctld saves its state every 5 s. A reservation that existed for longer than this and is gone has ended, or was
 /// deleted by an administrator.
 const DURABLE_AFTER: SignedDuration = SignedDuration::from_secs(15);
-/// Reason of the condition while no reservation exists because all its nodes are being replaced.
-const REPLACING: &str = "Replacing";
 
 /// What the status reports about the reservation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,7 +107,7 @@ pub(super) fn plan_reservation(situation: &Situation<'_>, plan: &mut Plan) {
             let (start, end) = (shown(found.start_time.finite()), shown(found.end_time.finite()));
             let message = format!("Slurm holds reservation {name} of {nodes} from {start} to {end}");
             ReservationReport::Reported {
-                condition: DesiredCondition::true_(RESERVATION_CREATED, "Created", message),
+                condition: DesiredCondition::true_(RESERVATION_CREATED, reason::CREATED, message),
                 start: planner.plan_change(found, plan),
             }
         }
@@ -112,7 +115,7 @@ pub(super) fn plan_reservation(situation: &Situation<'_>, plan: &mut Plan) {
         (None, None) => {
             plan.requeue = Some(SOON);
             let message = format!("reservation {} is about to be created", planner.name);
-            report(None, "Creating", message)
+            report(None, reason::CREATING, message)
         }
     };
 }
@@ -261,7 +264,7 @@ impl ReservationPlanner {
         let unless_replacing = |reason| if is_replacing { REPLACING } else { reason };
         if self.nodes.is_empty() {
             let message = format!("reservation {name} is created when the first node of the NodeSet has registered");
-            return report(unless_replacing("NoNodes"), message);
+            return report(unless_replacing(reason::NO_NODES), message);
         }
         // slurmctld may have been killed before it saved the reservation.
         let since = before.last_transition_time.instant();
@@ -288,16 +291,16 @@ impl ReservationPlanner {
                 };
                 plan.effects.push(Effect::Reserve { request, new: true });
                 let message = format!("reservation {name} is about to be created");
-                report(unless_replacing("Creating"), message)
+                report(unless_replacing(reason::CREATING), message)
             }
             None if was_made => {
                 let ended = "it has ended, or an administrator deleted it";
                 let message = format!("reservation {name} no longer exists: {ended}; change {field} to get another");
-                report("NotExists", message)
+                report(reason::NOT_EXISTS, message)
             }
             None => {
                 let message = format!("{field} has passed; set a future time, or a flag such as DAILY");
-                report("StartPassed", message)
+                report(reason::START_PASSED, message)
             }
         }
     }

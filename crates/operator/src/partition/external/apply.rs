@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     cluster::partition_reports::{Change, PartitionReport},
-    fault::Fault,
+    finding::Finding,
     partition::{
         memory::{RETRY, Refusal},
         rules::line::{PartitionLine, settings_in},
@@ -146,7 +146,7 @@ impl Session<'_> {
             }
             Delivery::Unknown(why) => return self.unclear(&why),
         };
-        let fault = Fault::new(reason::CONFIG_REJECTED, message);
+        let fault = Finding::blocking(reason::CONFIG_REJECTED, message);
         let line = live.line.clone().filter(|_| is_refused);
         Done {
             refusal: line.map(|line| Refusal {
@@ -214,7 +214,7 @@ impl Session<'_> {
         };
         Done {
             report: PartitionReport {
-                trouble: Some(Fault::new(reason::WAITS_FOR_JOBS, why.join("; "))),
+                trouble: Some(Finding::blocking(reason::WAITS_FOR_JOBS, why.join("; "))),
                 ..self.before.clone()
             },
             ..Done::default()

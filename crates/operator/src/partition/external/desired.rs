@@ -16,7 +16,7 @@ use slurm::{
 use super::sent_line;
 use crate::{
     cluster::external::ExternalCluster,
-    fault::Fault,
+    finding::Finding,
     partition::rules::{
         line::{PartitionLine, render_settings, settings_in},
         members::resolve_members,
@@ -40,7 +40,7 @@ pub(super) fn plan_desired(
     node_sets: &[Arc<NodeSet>],
     cluster: &ExternalCluster,
     address: &str,
-) -> Result<Desired, Fault> {
+) -> Result<Desired, Finding> {
     let name = partition.slurm_name();
     let nodes = members(partition, node_sets, cluster, address)?;
     let before = sent_line(partition).map(settings_in);
@@ -69,7 +69,7 @@ pub(super) fn plan_desired(
         .collect();
     let update = updates(&name, &touched, &base, &whole).map_err(|keys| {
         let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
-        Fault::new(
+        Finding::blocking(
             reason::CONFIG_REJECTED,
             format!(
                 "a running slurmctld cannot change {}, and the operator does not manage the slurm.conf of slurmctld at {address}; remove it from the spec, or write {} there and reconfigure",
@@ -103,8 +103,8 @@ fn members(
     node_sets: &[Arc<NodeSet>],
     cluster: &ExternalCluster,
     address: &str,
-) -> Result<String, Fault> {
-    let bad = |why: String| Fault::new(reason::BAD_MEMBERS, why);
+) -> Result<String, Finding> {
+    let bad = |why: String| Finding::blocking(reason::BAD_MEMBERS, why);
     let members = resolve_members(partition, node_sets).map_err(bad)?;
     if members.mark.is_some() {
         return Err(bad(format!(

@@ -47,7 +47,7 @@ use crate::{
         external::ExternalCluster,
         partition_reports::{Change, PartitionReport},
     },
-    fault::Fault,
+    finding::Finding,
     reason,
 };
 
@@ -128,7 +128,7 @@ pub(super) fn plan(observed: &Observed, reach: &Reach, memory: &Memory) -> Exter
     }
 }
 
-fn plan_line(observed: &Observed, reached: &Reached, memory: &Memory) -> Result<ExternalPlan, Fault> {
+fn plan_line(observed: &Observed, reached: &Reached, memory: &Memory) -> Result<ExternalPlan, Finding> {
     let partition = observed.partition.as_ref();
     let Reached { cluster, channel, .. } = reached;
     let (address, now) = (&reached.external.address, observed.now);
@@ -149,7 +149,7 @@ fn decide(
     address: &str,
     way: PartitionWay,
     now: Timestamp,
-) -> Result<ExternalPlan, Fault> {
+) -> Result<ExternalPlan, Finding> {
     let Desired { line, update, .. } = desired;
     let mut result = PartitionReport {
         line: Some(line.clone()),
@@ -235,7 +235,7 @@ fn decide(
 }
 
 /// Checks whether a partition that is created in this slurmctld is kept.
-fn check_creation(desired: &Desired, cluster: &ExternalCluster, address: &str) -> Result<(), Fault> {
+fn check_creation(desired: &Desired, cluster: &ExternalCluster, address: &str) -> Result<(), Finding> {
     if cluster.keeps_partitions {
         return Ok(());
     }
@@ -248,7 +248,7 @@ fn check_creation(desired: &Desired, cluster: &ExternalCluster, address: &str) -
             desired.line.whole()
         )
     };
-    Err(Fault::new(
+    Err(Finding::blocking(
         reason::CANNOT_CREATE,
         format!(
             "slurmctld at {address} has no partition {name:?}, and one that is created there would be lost, with its jobs, when it restarts or reads its files (it has no ReconfigFlags=KeepPartInfo); {remedy}"
@@ -272,7 +272,7 @@ fn decide_removal(partition: &Partition, cluster: &ExternalCluster, address: &st
         ..known(partition)
     };
     if live.has(PartitionFlag::Default(true)) {
-        result.trouble = Some(Fault::new(reason::LAST_DEFAULT, LAST_DEFAULT));
+        result.trouble = Some(Finding::blocking(reason::LAST_DEFAULT, LAST_DEFAULT));
         return report(result);
     }
     let effect = match live.state.name().map(PartitionStateName::name) {

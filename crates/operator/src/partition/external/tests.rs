@@ -66,7 +66,7 @@ fn partition(spec: &Value) -> Partition {
     .unwrap()
 }
 
-fn desired(partition: &Partition, cluster: &ExternalCluster) -> Result<Desired, Fault> {
+fn desired(partition: &Partition, cluster: &ExternalCluster) -> Result<Desired, Finding> {
     plan_desired(partition, &[], cluster, ADDRESS)
 }
 
@@ -83,7 +83,7 @@ fn sent(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
     partition
 }
 
-fn decided(partition: &Partition, cluster: &ExternalCluster) -> Result<ExternalPlan, Fault> {
+fn decided(partition: &Partition, cluster: &ExternalCluster) -> Result<ExternalPlan, Finding> {
     let desired = desired(partition, cluster).unwrap();
     decide(partition, &desired, cluster, ADDRESS, PartitionWay::Rpc, at(600))
 }

@@ -14,7 +14,7 @@ use super::{
     default::{is_yes, two_defaults},
     line::{PartitionLine, is_default},
 };
-use crate::{fault::Fault, reason};
+use crate::{finding::Finding, reason};
 
 /// When an object was created; an object without a time is the youngest.
 pub(crate) fn created(object: &impl Resource) -> Timestamp {
@@ -92,11 +92,11 @@ impl Taken {
         partition: &Partition,
         node_sets: &[Arc<NodeSet>],
         is_node: impl Fn(&str) -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Finding> {
         let name = partition.slurm_name();
         let of_node = || self.node_of_name(node_sets, is_node, &name);
         if let Some(place) = self.names.get(&name).cloned().or_else(of_node) {
-            return Err(Fault::new(
+            return Err(Finding::blocking(
                 reason::PARTITION_NAME_TAKEN,
                 format!(
                     "{name:?} is the name of {place} in Slurm already; give this one another spec.partitionName in a new Partition, or remove the other"
@@ -105,7 +105,7 @@ impl Taken {
         }
         match &self.default_place {
             Some(place) if partition.spec.default == Some(true) => {
-                Err(Fault::new(reason::TWO_DEFAULTS, two_defaults(place)))
+                Err(Finding::blocking(reason::TWO_DEFAULTS, two_defaults(place)))
             }
             _ => Ok(()),
         }
@@ -130,7 +130,7 @@ impl Taken {
 }
 
 /// Returns the conflict of a Partition with an older one of the same external cluster.
-pub(crate) fn find_rival(partition: &Partition, others: &[Arc<Partition>]) -> Option<Fault> {
+pub(crate) fn find_rival(partition: &Partition, others: &[Arc<Partition>]) -> Option<Finding> {
     let mut taken = Taken::default();
     let others = others
         .iter()
@@ -164,7 +164,7 @@ mod tests {
         Arc::new(partition.unwrap())
     }
 
-    fn reason_of(fault: Option<Fault>) -> Option<&'static str> {
+    fn reason_of(fault: Option<Finding>) -> Option<&'static str> {
         fault.map(|fault| fault.reason)
     }
 

@@ -52,10 +52,11 @@ fn missing_requirements_of_an_external_slurmctld_are_reported_and_change_nothing
             at: NOW.parse().unwrap(),
         })
     };
-    observed.snapshot.external = ExternalState::Polled(polled(Some(Unfit {
-        reason: "RequirementMissing",
-        message: "it lacks configless".to_owned(),
-    })));
+    observed.snapshot.external = ExternalState::Polled(polled(Some(Finding::new(
+        Blocks::Input,
+        "RequirementMissing",
+        "it lacks configless",
+    ))));
     let unfit = plan(&observed);
     let status = build_status(&observed, &unfit, None, NOW.parse().unwrap());
     for type_ in ["Ready", "Degraded"] {

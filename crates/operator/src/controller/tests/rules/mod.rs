@@ -23,9 +23,10 @@ use crate::{
     cluster::{
         ExternalState,
         deliver::{Goal, LiveRevision, Report, State},
-        external::{Unfit, View},
+        external::View,
     },
     configuration::{ConfigState, DeliveryChange, render::read_bundle},
+    finding::{Blocks, Finding},
     runtime::{Caches, Change, Delta, Key, Object},
 };
 

@@ -54,7 +54,7 @@ fn rejected_sets_report_why_and_leave_running_workers_alone() {
     let cases = [
         (
             vec![nodeset(&replicas(3)), slurm_key()],
-            "ControllerNotFound",
+            "ControllerMissing",
             "there is none in this namespace",
         ),
         (
@@ -66,7 +66,7 @@ fn rejected_sets_report_why_and_leave_running_workers_alone() {
                 controller(),
                 slurm_key(),
             ],
-            "OtherNamespace",
+            "InvalidSpec",
             "spec.controllerRef.namespace",
         ),
         (
@@ -75,7 +75,7 @@ fn rejected_sets_report_why_and_leave_running_workers_alone() {
                 controller(),
                 slurm_key(),
             ],
-            "BadValue",
+            "InvalidSpec",
             "spec.extraConf",
         ),
         (
@@ -133,7 +133,7 @@ fn of_two_sets_with_one_name_in_slurm_the_younger_is_refused() {
     let of = |name: &str| plan(&crate::nodeset::fixture::observed_of(name, objects(), unknown()));
     assert_eq!(of("b").rejection, None);
     let refused = of("a").rejection.unwrap();
-    assert_eq!(refused.reason, "NameTaken");
+    assert_eq!(refused.reason, "NodeSetNameTaken");
     assert!(
         refused.message.contains("\"b\"") && refused.message.contains("\"gpu\""),
         "{}",
