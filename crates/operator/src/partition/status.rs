@@ -1,5 +1,7 @@
 //! Builds the status of a Partition. Pure.
 
+use std::time::Duration;
+
 use api::{
     PartitionStatus,
     conditions::{DEGRADED, DRIFTED, NOT_PERSISTENT, PARTITION_RETAINED, PROGRESSING, READY},
@@ -16,8 +18,13 @@ use super::{
 };
 use crate::{
     cluster::load,
+    fault::{self, Fault, Progress},
+    reason,
     runtime::{DesiredCondition, Failure, State, settle},
 };
+
+/// Counts change often and nothing depends on them: they are written at most this often.
+const COUNTS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The status to write.
 pub(super) fn build_status(
@@ -118,7 +125,7 @@ fn drifted(observed: &Observed) -> Option<DesiredCondition> {
         )
     });
     let reason = if manual.is_some() {
-        "ClosedByHand"
+        reason::CLOSED_BY_HAND
     } else {
         "ChangedByHand"
     };
@@ -150,18 +157,35 @@ pub(super) fn drift_events(observed: &Observed, status: &PartitionStatus) -> Vec
 
 /// The state for the queue.
 pub(super) fn state(assessment: &Assessment) -> State {
-    match (assessment.faults.first(), &assessment.waits) {
-        (Some(fault), _) if fault.is_invalid() => State::Invalid {
-            message: fault.message.clone(),
-        },
-        (Some(fault), _) => State::Blocked {
-            on: fault.message.clone(),
-        },
-        (None, Some(waits)) => State::Progressing {
-            why: waits.message.clone(),
-        },
-        (None, None) => State::Settled,
+    let progress = Progress {
+        ready: assessment.waits.is_none(),
+        message: String::new(),
+        trouble: assessment.waits.clone(),
+    };
+    fault::state(&assessment.faults, &progress)
+}
+
+/// Keeps the written counts if they are recent, and returns when to write the new ones.
+pub(super) fn throttle_counts(
+    counted_at: &mut Option<Timestamp>,
+    before: Option<&PartitionStatus>,
+    status: &mut PartitionStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let before = before?;
+    let counts = |status: &PartitionStatus| (status.nodes.clone(), status.cpus.clone(), status.jobs.clone());
+    if counts(before) == counts(status) {
+        return None;
     }
+    let age = counted_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+    let left = age.and_then(|age| COUNTS_INTERVAL.checked_sub(age));
+    // The first response of Slurm is written at once.
+    let left = left.filter(|left| !left.is_zero() && before.nodes.is_some());
+    match left {
+        Some(_) => (status.nodes, status.cpus, status.jobs) = counts(before),
+        None => *counted_at = Some(now),
+    }
+    left
 }
 
 /// The line that slurmctld has, and the change that delivered it. An unchanged line keeps its change.
@@ -192,36 +216,25 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
 }
 
 fn conditions(observed: &Observed, assessment: &Assessment, failure: Option<&Failure>) -> Vec<DesiredCondition> {
-    let messages: Vec<&str> = assessment.faults.iter().map(|fault| fault.message.as_str()).collect();
-    let fault = assessment
-        .faults
-        .first()
-        .map(|fault| (fault.reason, messages.join("\n")));
-    let waits = assessment
-        .waits
-        .as_ref()
-        .map(|waits| (waits.reason, waits.message.clone()));
-    let ready = match fault.clone().or_else(|| waits.clone()) {
-        Some((reason, message)) => DesiredCondition::false_(READY, reason, message),
-        None => DesiredCondition::true_(READY, "Ready", "slurmctld has it as specified"),
+    let Assessment { faults, waits, .. } = assessment;
+    let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
+    let fault = faults.first().map(|fault| Fault::new(fault.reason, messages.join("\n")));
+    let retrying = failure.map(|failure| Fault::new(reason::RETRYING, &failure.message));
+    let true_if = |type_, found: Option<&Fault>, otherwise| match found {
+        Some(found) => DesiredCondition::true_(type_, found.reason, &found.message),
+        None => DesiredCondition::false_(type_, otherwise, ""),
     };
-    let progressing = match waits {
-        Some((reason, message)) => DesiredCondition::true_(PROGRESSING, reason, message),
-        None => DesiredCondition::false_(PROGRESSING, "Settled", ""),
+    let ready = match fault.as_ref().or(waits.as_ref()) {
+        Some(why) => DesiredCondition::false_(READY, why.reason, &why.message),
+        None => DesiredCondition::true_(READY, reason::READY, "slurmctld has it as specified"),
     };
-    let failure = failure.map(|failure| ("Retrying", failure.message.clone()));
-    let degraded = match fault.or(failure) {
-        Some((reason, message)) => DesiredCondition::true_(DEGRADED, reason, message),
-        None => DesiredCondition::false_(DEGRADED, "Healthy", ""),
-    };
-    let not_persistent = observed
-        .report
-        .as_ref()
-        .and_then(|report| report.not_persistent.clone());
+    let progressing = true_if(PROGRESSING, waits.as_ref(), reason::SETTLED);
+    let degraded = true_if(DEGRADED, fault.as_ref().or(retrying.as_ref()), reason::HEALTHY);
+    let not_persistent = observed.report.as_ref().and_then(|report| report.not_persistent.as_ref());
     let not_persistent = not_persistent.map(|why| DesiredCondition::true_(NOT_PERSISTENT, "FileOfOthers", why));
     let retained = assessment.retained(&observed.partition);
     let retained =
-        retained.map(|retained| DesiredCondition::true_(PARTITION_RETAINED, retained.reason, retained.message.clone()));
+        retained.map(|retained| DesiredCondition::true_(PARTITION_RETAINED, retained.reason, &retained.message));
     let others = drifted(observed).into_iter().chain(not_persistent).chain(retained);
     [ready, progressing, degraded].into_iter().chain(others).collect()
 }
