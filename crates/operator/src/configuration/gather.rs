@@ -33,8 +33,8 @@ use crate::{
     finding::{Blocks, Finding},
     parent::Parent,
     partition::rules::{
-        closing::{self, find_retained},
-        manual_state::{self, ManualStates, find_manual_states},
+        closing::{RetainedLines, find_retained},
+        manual_state::{ManualStates, find_manual_states},
         names::created,
     },
     reason,
@@ -155,16 +155,17 @@ pub(super) fn gather(
     let refused = gather_partitions(inputs, snapshot, &mut content, before, taken.clone(), fresh.is_some());
     content.adopted = find_adopted(snapshot, &before.adopted, &content, &taken, fresh);
     content.retained = gather_retained(snapshot, before, former.slurm_conf.as_ref(), &content);
-    let manual = gather_manual_states(
-        inputs,
-        snapshot,
-        before,
+    let seen = snapshot.knowledge.known();
+    let (manual_states, is_unsure) = find_manual_states(
+        &inputs.partitions,
+        seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
+        // A closed partition is not a reason to restart slurmctld.
+        fresh.is_some() && method == Method::InPlace,
         former.slurm_conf.as_ref(),
-        fresh.is_some(),
-        method,
+        &before.manual_states,
         || slurm_conf(&build_files(parent, &content, max_node_count).files).unwrap_or_default(),
     );
-    content.manual_states.clone_from(&manual.states);
+    content.manual_states.clone_from(&manual_states);
     let depends_on_slurm = has_leaving(inputs, before)
         || is_waiting_for_nodes(&refused)
         || !content.retained.is_empty()
@@ -192,8 +193,8 @@ pub(super) fn gather(
         content,
         findings,
         held,
-        manual_states: manual.states,
-        is_unsure: manual.is_unsure,
+        manual_states,
+        is_unsure,
         depends_on_slurm,
     }
 }
@@ -203,48 +204,18 @@ fn gather_retained(
     before: &Content,
     written: Option<&Document>,
     content: &Content,
-) -> closing::RetainedLines {
+) -> RetainedLines {
     let Some(written) = written else {
-        return closing::RetainedLines::new();
+        return RetainedLines::new();
     };
-    let seen = snapshot.knowledge.known();
-    find_retained(&closing::Removal {
-        written,
-        there: &content.partition_names(),
-        objects: &before.partitions.values().map(|line| line.name.as_str()).collect(),
-        adopted: &before.adopted,
-        node_sets: &before
-            .node_sets
-            .values()
-            .map(|node_set| node_set.name.as_str())
-            .collect(),
-        before: &before.retained,
-        in_use: &snapshot.report.in_use,
-        jobs: seen.and_then(|seen| seen.jobs.as_deref()),
-    })
-}
-
-fn gather_manual_states(
-    inputs: &Inputs,
-    snapshot: &Snapshot,
-    before: &Content,
-    written: Option<&Document>,
-    is_fresh: bool,
-    method: Method,
-    wanted: impl FnOnce() -> Document,
-) -> manual_state::Found {
-    let seen = snapshot.knowledge.known();
-    find_manual_states(
-        &manual_state::StateInputs {
-            objects: &inputs.partitions,
-            live: seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
-            // A closed partition is not a reason to restart slurmctld.
-            is_fresh: is_fresh && method == Method::InPlace,
-            written,
-            before: &before.manual_states,
-        },
-        wanted,
-    )
+    let mut kept = content.partition_names();
+    // Objects close by themselves, and manually created partitions stay until they are deleted in Slurm.
+    kept.extend(before.partitions.values().map(|line| line.name.clone()));
+    kept.extend(before.adopted.keys().cloned());
+    let node_sets = before.node_sets.values().map(|node_set| node_set.name.as_str());
+    let jobs = snapshot.knowledge.known().and_then(|seen| seen.jobs.as_deref());
+    let in_use = &snapshot.report.in_use;
+    find_retained(written, &kept, &node_sets.collect(), &before.retained, in_use, jobs)
 }
 
 fn slurm_conf(files: &Files) -> Option<Document> {

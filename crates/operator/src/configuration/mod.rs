@@ -57,7 +57,7 @@ use crate::{
     cluster::{Snapshot, deliver::JwtKey, partition_reports::PartitionReports, sent_revisions::SentRevision},
     finding::{Blocks, Finding, is_blocked},
     parent::Parent,
-    partition::rules::{joining::Joining, manual_state::ManualStates},
+    partition::rules::{manual_state::ManualStates, mark::Joining},
     reason,
 };
 

@@ -22,7 +22,6 @@ use crate::{
     partition::rules::{
         closing::closing_state,
         default::LAST_DEFAULT,
-        joining::first_joining,
         line::{PartitionLine, render_settings},
         members::resolve_members,
         names::{Taken, age},
@@ -178,8 +177,7 @@ fn wait_for_marks(
     let why = match &snapshot.knowledge {
         Knowledge::Unknown { why } => Some(format!("its nodes are not known: {why}")),
         Knowledge::Known(seen) => mark
-            .first_without(seen.nodes.values())
-            .or_else(|| first_joining(&inputs.joining, mark, &seen.nodes, seen.at))
+            .first_without(&seen.nodes, seen.at, &inputs.joining)
             .map(|node| format!("node {node} does not have feature {:?} yet", mark.name)),
     };
     why.map_or(Ok(line), |why| Err(Finding::blocking(reason::WAITS_FOR_NODES, why)))

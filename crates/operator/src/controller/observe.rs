@@ -7,7 +7,10 @@ use crate::{
     configuration::Inputs,
     defaults::Images,
     key_mismatch::find_key_mismatch,
-    partition::rules::{joining::Joining, mark::has_mark, names::created},
+    partition::rules::{
+        mark::{Joining, has_mark},
+        names::created,
+    },
     runtime::{Caches, Context, Key, ServiceMonitor},
     worker::Worker,
 };

@@ -9,9 +9,8 @@ use slurm::agent::Restored;
 use tracing::info;
 
 use super::{
-    NEXT_POLL,
+    Memory, NEXT_POLL,
     external::{apply::Session, channel::Reach},
-    memory::Memories,
     observe::Observed,
     plan::{Effect, Plan},
 };
@@ -25,69 +24,55 @@ use crate::{
 pub(super) async fn apply(
     context: &Context,
     writer: &Writer,
-    memories: &Memories,
     observed: &mut Observed,
+    memory: &mut Memory,
     plan: Plan,
 ) -> (Applied, Vec<Duration>) {
-    let Observed {
-        partition,
-        cluster,
-        external,
-        report,
-        found,
-        ..
-    } = observed;
-    let partition = partition.as_ref();
-    let key = Key::of(partition);
-    let before = report.clone().unwrap_or_default();
-    let session = match external {
+    let partition = observed.partition.as_ref();
+    let session = match &observed.external {
         Some(Reach::Reached(reached)) => Some(Session {
             context,
             writer,
             partition,
-            controller: cluster,
+            controller: &observed.cluster,
             reached,
-            before: &before,
         }),
         _ => None,
     };
     let mut applied = Applied::default();
     let mut again = Vec::from_iter(plan.again);
-    if let Some(why) = plan.stays {
-        context.events.normal(partition, reason::LEFT_AS_IT_IS, why);
-    }
     for effect in plan.effects {
-        let done = match &effect {
-            Effect::AddFinalizer | Effect::RemoveFinalizer => {
-                write_finalizers(writer, partition, effect == Effect::AddFinalizer).await
+        let done = match effect {
+            Effect::AddFinalizer => write_finalizers(writer, partition, true).await,
+            Effect::RemoveFinalizer => write_finalizers(writer, partition, false).await,
+            Effect::TellKept(why) => {
+                context.events.normal(partition, reason::LEFT_AS_IT_IS, why);
+                Ok(())
             }
             Effect::CancelJobs(jobs) => {
                 for job in jobs {
-                    match context.clusters.command_job(cluster, job, JobOrder::Cancel).await {
+                    match context.clusters.command_job(&observed.cluster, &job, JobOrder::Cancel).await {
                         Ok(()) | Err(CommandError::NotFound(_)) => {}
                         Err(error) => drop(applied.note(Err::<(), Error>(Error::other(error)))),
                     }
                 }
-                continue;
+                Ok(())
             }
-            Effect::External(effect) => match session {
-                Some(session) => session.apply(effect).await.map(|done| {
-                    *report = Some(done.report);
-                    again.extend(done.again);
-                    memories.with(&key, |memory| memory.refusal = done.refusal);
-                }),
+            Effect::External(order) => match session {
+                Some(session) => {
+                    let report = observed.report.get_or_insert_default();
+                    let done = session.apply(&order, report, &mut memory.refusal).await;
+                    done.map(|requeue| again.extend(requeue))
+                }
                 None => Ok(()),
             },
-            Effect::Restore(keys) => restore(context, cluster, partition, keys, session)
+            Effect::Restore(keys) => restore(context, &observed.cluster, partition, &keys, session)
                 .await
                 .map(|restored| {
                     again.push(NEXT_POLL);
-                    let now = context.clock.now();
-                    memories.with(&key, |memory| {
-                        if let Some(baseline) = &mut memory.baseline {
-                            baseline.note_restored(found, keys, &restored, now);
-                        }
-                    });
+                    if let Some(baseline) = &mut memory.baseline {
+                        baseline.note_restored(&mut observed.found, &keys, &restored, context.clock.now());
+                    }
                 }),
         };
         applied.note(done);

@@ -7,7 +7,6 @@
 mod apply;
 mod drift;
 mod external;
-mod memory;
 mod observe;
 mod plan;
 mod references;
@@ -16,12 +15,19 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use api::Partition;
+use jiff::Timestamp;
+use tokio::sync::Mutex;
 
 use self::{
-    memory::Memories,
+    drift::Baseline,
+    external::Refusal,
     plan::{assess, is_closing, is_outdated},
 };
 use crate::{
@@ -41,7 +47,18 @@ pub struct PartitionReconciler {
     context: Context,
     writer: Writer,
     references: References<Partition>,
-    memories: Memories,
+    memories: std::sync::Mutex<HashMap<Key, Arc<Mutex<Memory>>>>,
+}
+
+/// What is remembered of one Partition between reconciles.
+#[derive(Debug, Default)]
+struct Memory {
+    /// When its counts were last written.
+    counted_at: Option<Timestamp>,
+    /// The values that drift is measured against.
+    baseline: Option<Baseline>,
+    /// The last line that an external slurmctld rejected.
+    refusal: Option<Refusal>,
 }
 
 impl PartitionReconciler {
@@ -50,7 +67,7 @@ impl PartitionReconciler {
             writer: Writer::new::<Partition>(&context),
             context,
             references: references::references(),
-            memories: Memories::default(),
+            memories: std::sync::Mutex::default(),
         }
     }
 }
@@ -65,32 +82,35 @@ impl Reconciler for PartitionReconciler {
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
         let context = &self.context;
+        let memories = || self.memories.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(partition) = context.caches.partitions.get(&key.namespace, &key.name) else {
-            self.memories.forget(key);
+            memories().remove(key);
             return Ok(Outcome::settled());
         };
+        let memory = Arc::clone(memories().entry(key.clone()).or_default());
+        // One key is never reconciled twice concurrently, so this does not wait.
+        let mut memory = memory.lock().await;
         let mut observed = observe::observe(Arc::clone(&partition), context).await;
         let cluster = observed.cluster.clone();
-        let mut plan = self.memories.with(key, |memory| plan::plan(&mut observed, memory));
+        let mut plan = plan::plan(&mut observed, &mut memory);
         if is_outdated(&observed) {
             // A restarted slurmctld that lost its partitions is not a manual change.
             if let Some(external) = context.clusters.external(&cluster) {
                 external.poll().await;
             }
             observed = observe::observe(Arc::clone(&partition), context).await;
-            plan = self.memories.with(key, |memory| plan::plan(&mut observed, memory));
+            plan = plan::plan(&mut observed, &mut memory);
         }
         context
             .clusters
             .follow_jobs(&cluster, &Follower::Partition(key.clone()), is_closing(&observed));
-        let (applied, mut again) = apply::apply(context, &self.writer, &self.memories, &mut observed, plan).await;
+        let (applied, mut again) = apply::apply(context, &self.writer, &mut observed, &mut memory, plan).await;
         let now = context.clock.now();
         let assessment = assess(&observed);
         again.extend(context.warn(partition.as_ref(), assessment.faults.iter().map(plan::warning)));
         let mut status = status::build_status(&observed, &assessment, applied.failure().as_ref(), now);
-        again.extend(self.memories.with(key, |memory| {
-            memory.throttle_counts(partition.status.as_ref(), &mut status, now)
-        }));
+        let before = partition.status.as_ref();
+        again.extend(status::throttle_counts(&mut memory.counted_at, before, &mut status, now));
         for (reason, message) in status::drift_events(&observed, &status) {
             context.events.warn(partition.as_ref(), reason, message);
         }

@@ -10,22 +10,27 @@ use kube::ResourceExt as _;
 use slurm::{Job, JobHandle, job::JobStateName, partition::PartitionState};
 
 use super::{
+    Memory,
     drift::{Baseline, is_reverted, plan_restore},
     external::{self, ExternalEffect, channel::Reach},
-    memory::Memory,
     observe::Observed,
 };
-use crate::{cluster::Knowledge, finding::Finding, reason, runtime::Warning};
+use crate::{
+    cluster::{Knowledge, partition_reports::PartitionReport},
+    finding::Finding,
+    reason,
+    runtime::Warning,
+};
 
 /// The effects of a plan.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
+    /// The state of a Partition of an external slurmctld before the effects. `None` while it is not known.
+    pub(super) report: Option<PartitionReport>,
     /// In the order in which they are carried out.
     pub(super) effects: Vec<Effect>,
     /// When to reconcile again without a change in Kubernetes.
     pub(super) again: Option<Duration>,
-    /// Why the partition is kept in Slurm although the object is deleted.
-    pub(super) stays: Option<String>,
 }
 
 /// The faults of a Partition, or what it waits for.
@@ -43,6 +48,8 @@ pub(super) struct Assessment {
 pub(super) enum Effect {
     AddFinalizer,
     RemoveFinalizer,
+    /// Tell why the partition is kept in Slurm although the object is deleted.
+    TellKept(String),
     /// Jobs that are in no other partition.
     CancelJobs(Vec<JobHandle>),
     /// Send an order to an external slurmctld.
@@ -63,21 +70,16 @@ pub(super) fn warning(fault: &Finding) -> Warning<'_> {
 /// Plans the effects, and completes `observed` with the report of an external slurmctld and with manual changes. `memory`
 /// belongs to this Partition.
 pub(super) fn plan(observed: &mut Observed, memory: &mut Memory) -> Plan {
-    let mut external = external::ExternalPlan::default();
+    let mut plan = Plan::default();
     if let Some(reach) = &observed.external {
-        external = external::plan(observed, reach, memory);
-        observed.report = external.report;
+        plan = external::plan(observed, reach, memory.refusal.as_ref());
+        observed.report = plan.report.take();
     }
     observed.found = Baseline::find_drift(&mut memory.baseline, observed);
+    plan.effects.splice(0..0, plan_object(observed));
     let restored = Some(plan_restore(observed)).filter(|keys| !keys.is_empty());
-    let mut effects = plan_object(observed);
-    effects.extend(external.effect.map(Effect::External));
-    effects.extend(restored.map(Effect::Restore));
-    Plan {
-        effects,
-        again: external.again,
-        stays: external.stays,
-    }
+    plan.effects.extend(restored.map(Effect::Restore));
+    plan
 }
 
 /// Whether slurmrestd, which is polled more often, returned other values than the external slurmctld.
@@ -85,17 +87,13 @@ pub(super) fn is_outdated(observed: &Observed) -> bool {
     let (Some(Reach::Reached(reached)), Some(seen)) = (&observed.external, observed.knowledge.known()) else {
         return false;
     };
-    // If the cluster was read through slurmrestd, it was read just now.
-    let Ok(cluster) = &reached.view.cluster else {
-        return false;
-    };
     let name = observed.partition.slurm_name();
     let listed = seen.partitions.as_ref().and_then(|partitions| partitions.get(&name));
-    let state = cluster.partition(&name).and_then(|live| live.state.name());
+    let state = reached.cluster.partition(&name).and_then(|live| live.state.name());
     let state = state.map(PartitionState::Known);
     let has_other_state = listed.is_some_and(|listed| Some(&listed.state) != state.as_ref());
     let has_drift = observed.found.drift.iter().any(|drift| !is_reverted(drift));
-    seen.at > reached.view.at && (has_other_state || has_drift)
+    seen.at > reached.at && (has_other_state || has_drift)
 }
 
 pub(super) fn has_finalizer(partition: &Partition) -> bool {

@@ -1,5 +1,7 @@
 //! Builds the status of a Partition. Pure.
 
+use std::time::Duration;
+
 use api::{
     PartitionStatus,
     conditions::{DEGRADED, DRIFTED, NOT_PERSISTENT, PARTITION_RETAINED, PROGRESSING, READY},
@@ -16,10 +18,13 @@ use super::{
 };
 use crate::{
     cluster::load,
-    finding::messages,
+    finding::{Finding, messages},
     reason,
     runtime::{DesiredCondition, Failure, State, settle},
 };
+
+/// Counts change often and nothing depends on them: they are written at most this often.
+const COUNTS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The status to write.
 pub(super) fn build_status(
@@ -161,6 +166,29 @@ pub(super) fn state(assessment: &Assessment) -> State {
     }
 }
 
+/// Keeps the written counts if they are recent, and returns when to write the new ones.
+pub(super) fn throttle_counts(
+    counted_at: &mut Option<Timestamp>,
+    before: Option<&PartitionStatus>,
+    status: &mut PartitionStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let before = before?;
+    let counts = |status: &PartitionStatus| (status.nodes.clone(), status.cpus.clone(), status.jobs.clone());
+    if counts(before) == counts(status) {
+        return None;
+    }
+    let age = counted_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+    let left = age.and_then(|age| COUNTS_INTERVAL.checked_sub(age));
+    // The first response of Slurm is written at once.
+    let left = left.filter(|left| !left.is_zero() && before.nodes.is_some());
+    match left {
+        Some(_) => (status.nodes, status.cpus, status.jobs) = counts(before),
+        None => *counted_at = Some(now),
+    }
+    left
+}
+
 /// The line that slurmctld has, and the change that delivered it. An unchanged line keeps its change.
 fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Option<AppliedPartition> {
     let report = observed.report.as_ref()?;
@@ -189,33 +217,24 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
 }
 
 fn conditions(observed: &Observed, assessment: &Assessment, failure: Option<&Failure>) -> Vec<DesiredCondition> {
-    let faults = &assessment.faults;
-    let fault = faults.first().map(|first| (first.reason, messages(faults)));
-    let waits = assessment
-        .waits
-        .as_ref()
-        .map(|waits| (waits.reason, waits.message.clone()));
-    let ready = match fault.clone().or_else(|| waits.clone()) {
-        Some((reason, message)) => DesiredCondition::false_(READY, reason, message),
+    let Assessment { faults, waits, .. } = assessment;
+    let fault = faults.first().map(|fault| Finding::blocking(fault.reason, messages(faults)));
+    let retrying = failure.map(|failure| Finding::blocking(reason::RETRYING, &failure.message));
+    let true_if = |type_, found: Option<&Finding>, otherwise| match found {
+        Some(found) => DesiredCondition::true_(type_, found.reason, &found.message),
+        None => DesiredCondition::false_(type_, otherwise, ""),
+    };
+    let ready = match fault.as_ref().or(waits.as_ref()) {
+        Some(why) => DesiredCondition::false_(READY, why.reason, &why.message),
         None => DesiredCondition::true_(READY, reason::READY, "slurmctld has it as specified"),
     };
-    let progressing = match waits {
-        Some((reason, message)) => DesiredCondition::true_(PROGRESSING, reason, message),
-        None => DesiredCondition::false_(PROGRESSING, reason::SETTLED, ""),
-    };
-    let failure = failure.map(|failure| (reason::RETRYING, failure.message.clone()));
-    let degraded = match fault.or(failure) {
-        Some((reason, message)) => DesiredCondition::true_(DEGRADED, reason, message),
-        None => DesiredCondition::false_(DEGRADED, reason::HEALTHY, ""),
-    };
-    let not_persistent = observed
-        .report
-        .as_ref()
-        .and_then(|report| report.not_persistent.clone());
+    let progressing = true_if(PROGRESSING, waits.as_ref(), reason::SETTLED);
+    let degraded = true_if(DEGRADED, fault.as_ref().or(retrying.as_ref()), reason::HEALTHY);
+    let not_persistent = observed.report.as_ref().and_then(|report| report.not_persistent.as_ref());
     let not_persistent = not_persistent.map(|why| DesiredCondition::true_(NOT_PERSISTENT, reason::FILE_OF_OTHERS, why));
     let retained = assessment.retained(&observed.partition);
     let retained =
-        retained.map(|retained| DesiredCondition::true_(PARTITION_RETAINED, retained.reason, retained.message.clone()));
+        retained.map(|retained| DesiredCondition::true_(PARTITION_RETAINED, retained.reason, &retained.message));
     let others = drifted(observed).into_iter().chain(not_persistent).chain(retained);
     [ready, progressing, degraded].into_iter().chain(others).collect()
 }

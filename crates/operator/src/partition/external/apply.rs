@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{Partition, keys::annotations};
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
 use slurm::{
@@ -19,32 +18,20 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::{
-    COMPARE_AFTER, ExternalEffect,
+    COMPARE_AFTER, ExternalEffect, RETRY, Refusal,
     channel::{Channel, Reached},
     known_line,
 };
 use crate::{
     cluster::partition_reports::{Change, PartitionReport},
     finding::Finding,
-    partition::{
-        memory::{RETRY, Refusal},
-        rules::line::{PartitionLine, settings_in},
-    },
+    partition::rules::line::{PartitionLine, settings_in},
     reason,
     runtime::{Context, Error, Key, Writer},
 };
 
 /// For all orders of one effect.
 const TIMEOUT: Duration = Duration::from_secs(15);
-
-/// The state of the Partition after an effect.
-#[derive(Debug, Default)]
-pub(in crate::partition) struct Done {
-    pub(in crate::partition) report: PartitionReport,
-    /// When to reconcile again without a change in Kubernetes.
-    pub(in crate::partition) again: Option<Duration>,
-    pub(in crate::partition) refusal: Option<Refusal>,
-}
 
 /// One Partition of one external slurmctld.
 #[derive(Clone, Copy)]
@@ -55,13 +42,17 @@ pub(in crate::partition) struct Session<'a> {
     /// The key of its Controller.
     pub(in crate::partition) controller: &'a Key,
     pub(in crate::partition) reached: &'a Reached,
-    /// The state of the Partition before the effect.
-    pub(in crate::partition) before: &'a PartitionReport,
 }
 
 impl Session<'_> {
-    /// Carries out an effect. Returns errors of Kubernetes only.
-    pub(in crate::partition) async fn apply(&self, effect: &ExternalEffect) -> Result<Done, Error> {
+    /// Carries out an effect, and brings `report` to the state after it. Returns when to reconcile again without a change
+    /// in Kubernetes, and errors of Kubernetes only.
+    pub(in crate::partition) async fn apply(
+        &self,
+        effect: &ExternalEffect,
+        report: &mut PartitionReport,
+        refusal: &mut Option<Refusal>,
+    ) -> Result<Option<Duration>, Error> {
         let partition = Key::of(self.partition);
         let Reached {
             external,
@@ -71,7 +62,8 @@ impl Session<'_> {
         } = self.reached;
         let slurmctld = &external.address;
         let begin = self.context.clock.now();
-        match effect {
+        *refusal = None;
+        let (sent, live) = match effect {
             ExternalEffect::Update {
                 updates,
                 roll_back: back,
@@ -91,8 +83,7 @@ impl Session<'_> {
                     }
                     sent
                 };
-                let sent = self.send(sent).await;
-                Ok(self.conclude(sent, live, begin).await)
+                (self.send(sent).await, live)
             }
             ExternalEffect::Create { update, live } => {
                 // Recorded before it is created, so that a new leader knows that this object created it.
@@ -102,67 +93,48 @@ impl Session<'_> {
                 if matches!(sent, Delivery::Refused(_)) {
                     self.note_made(None).await?;
                 }
-                Ok(self.conclude(sent, live, begin).await)
+                (sent, live)
             }
             ExternalEffect::Close(state) => {
                 info!(%partition, %slurmctld, %state, "closing a partition of an external slurmctld");
-                Ok(self.close(*state).await)
+                return Ok(self.close(*state, report).await);
             }
-            ExternalEffect::Delete(live) => Ok(self.delete(live).await),
-        }
-    }
-
-    async fn conclude(&self, sent: Delivery, live: &PartitionReport, begin: Timestamp) -> Done {
-        let Reached { external, channel, .. } = self.reached;
-        let (address, now) = (&external.address, self.context.clock.now());
+            ExternalEffect::Delete(live) => return Ok(self.delete(live, report).await),
+        };
+        let now = self.context.clock.now();
         self.poll().await;
-        let is_refused = matches!(sent, Delivery::Refused(_));
-        let message = match sent {
+        let reject = |message| Finding::blocking(reason::CONFIG_REJECTED, message);
+        match sent {
             Delivery::Done => {
                 let took = Duration::try_from(now.duration_since(begin)).unwrap_or_default();
-                let change = Change {
+                report.clone_from(live);
+                report.change = Some(Change {
                     sequence: None,
                     at: now,
                     way: Some(channel.way()),
                     milliseconds: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-                };
-                return Done {
-                    report: PartitionReport {
-                        change: Some(change),
-                        ..live.clone()
-                    },
-                    again: Some(COMPARE_AFTER),
-                    refusal: None,
-                };
+                });
+                return Ok(Some(COMPARE_AFTER));
             }
             Delivery::Refused(why) => {
-                format!("slurmctld at {address} rejects it: {why}; the previous values are in force; correct the spec")
+                let fault = reject(format!(
+                    "slurmctld at {slurmctld} rejects it: {why}; the previous values are in force; correct the spec"
+                ));
+                report.trouble = Some(fault.clone());
+                *refusal = live.line.clone().map(|line| Refusal { line, at: now, fault });
             }
             Delivery::NotUnderstood(why) => {
                 let text = live.line.as_ref().map(PartitionLine::whole).unwrap_or_default();
-                format!(
-                    "this cannot be sent to slurmctld at {address}: {why}; write {text} into the slurm.conf there and reconfigure, or remove it from the spec"
-                )
+                report.trouble = Some(reject(format!(
+                    "this cannot be sent to slurmctld at {slurmctld}: {why}; write {text} into the slurm.conf there and reconfigure, or remove it from the spec"
+                )));
             }
-            Delivery::Unknown(why) => return self.unclear(&why),
-        };
-        let fault = Finding::blocking(reason::CONFIG_REJECTED, message);
-        let line = live.line.clone().filter(|_| is_refused);
-        Done {
-            refusal: line.map(|line| Refusal {
-                line,
-                at: now,
-                fault: fault.clone(),
-            }),
-            report: PartitionReport {
-                trouble: Some(fault),
-                ..self.before.clone()
-            },
-            again: Some(RETRY),
+            Delivery::Unknown(why) => return Ok(self.note_unclear(&why, report)),
         }
+        Ok(Some(RETRY))
     }
 
-    async fn close(&self, state: PartitionStateName) -> Done {
+    async fn close(&self, state: PartitionStateName, report: &mut PartitionReport) -> Option<Duration> {
         let Reached { cluster, channel, .. } = self.reached;
         let update = [PartitionUpdate {
             state: Some(state),
@@ -173,21 +145,19 @@ impl Session<'_> {
             .await;
         self.poll().await;
         match sent {
-            Delivery::Done => Done {
-                report: PartitionReport {
-                    line: self.before.line.as_ref().map(|line| line.with_state(state.name())),
-                    ..self.before.clone()
-                },
+            Delivery::Done => {
+                report.line = report.line.take().map(|line| line.with_state(state.name()));
                 // Then delete it.
-                again: Some(Duration::ZERO),
-                refusal: None,
-            },
-            Delivery::Refused(why) | Delivery::Unknown(why) | Delivery::NotUnderstood(why) => self.unclear(&why),
+                Some(Duration::ZERO)
+            }
+            Delivery::Refused(why) | Delivery::Unknown(why) | Delivery::NotUnderstood(why) => {
+                self.note_unclear(&why, report)
+            }
         }
     }
 
     /// Deletes a closed partition once its jobs are known to have ended.
-    async fn delete(&self, live: &LivePartition) -> Done {
+    async fn delete(&self, live: &LivePartition, report: &mut PartitionReport) -> Option<Duration> {
         let jobs = || {
             let (clusters, controller) = (Arc::clone(&self.context.clusters), self.controller.clone());
             async move {
@@ -203,22 +173,15 @@ impl Session<'_> {
         let why = match released {
             Ok(Ok(())) => {
                 info!(partition = %Key::of(self.partition), "deleted the partition of an external slurmctld");
-                return Done {
-                    // Then remove the finalizer.
-                    again: Some(Duration::ZERO),
-                    ..Done::default()
-                };
+                *report = PartitionReport::default();
+                // Then remove the finalizer.
+                return Some(Duration::ZERO);
             }
             Ok(Err(NotReleased { needed, .. })) => needed.into_iter().map(|needed| needed.why).collect::<Vec<_>>(),
             Err(why) => vec![why.to_owned()],
         };
-        Done {
-            report: PartitionReport {
-                trouble: Some(Finding::blocking(reason::WAITS_FOR_JOBS, why.join("; "))),
-                ..self.before.clone()
-            },
-            ..Done::default()
-        }
+        report.trouble = Some(Finding::blocking(reason::WAITS_FOR_JOBS, why.join("; ")));
+        None
     }
 
     /// Sends the wanted values of these keys again.
@@ -244,17 +207,11 @@ impl Session<'_> {
         }
     }
 
-    fn unclear(&self, why: &str) -> Done {
-        let why = format!("slurmctld at {}: {why}", self.reached.external.address);
-        Done {
-            report: PartitionReport {
-                waits: Some(why),
-                runs: false,
-                ..self.before.clone()
-            },
-            again: Some(TIMEOUT),
-            refusal: None,
-        }
+    /// Notes that the result of an order is not known.
+    fn note_unclear(&self, why: &str, report: &mut PartitionReport) -> Option<Duration> {
+        report.waits = Some(format!("slurmctld at {}: {why}", self.reached.external.address));
+        report.runs = false;
+        Some(TIMEOUT)
     }
 
     async fn send(&self, messages: impl Future<Output = Delivery>) -> Delivery {

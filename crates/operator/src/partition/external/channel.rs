@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::partition::PartitionWay;
+use jiff::Timestamp;
 use slurm::{
     rest,
     rpc::{self, Failure, LivePartition, PartitionCommands, PartitionUpdate},
@@ -10,7 +11,7 @@ use slurm::{
 };
 
 use crate::{
-    cluster::external::{External, ExternalCluster, View},
+    cluster::external::{External, ExternalCluster},
     runtime::{Clock, Context, Key},
 };
 
@@ -28,8 +29,9 @@ pub(in crate::partition) enum Reach {
 #[derive(Clone, Debug)]
 pub(in crate::partition) struct Reached {
     pub(in crate::partition) external: External,
-    pub(in crate::partition) view: Arc<View>,
     pub(in crate::partition) cluster: ExternalCluster,
+    /// When the state was read.
+    pub(in crate::partition) at: Timestamp,
     pub(in crate::partition) channel: Channel,
 }
 
@@ -46,17 +48,19 @@ pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> 
     let Some((external, view)) = external.and_then(|external| external.view().map(|view| (external, view))) else {
         return Reach::Unpolled;
     };
-    let reached = |cluster: ExternalCluster, channel: Channel| {
+    let reached = |cluster: ExternalCluster, at: Timestamp, channel: Channel| {
         Reach::Reached(Box::new(Reached {
             external: external.clone(),
-            view: Arc::clone(&view),
             cluster,
+            at,
             channel,
         }))
     };
     let by_rpc = match (&view.cluster, &view.unfit) {
         (Ok(_), Some(unfit)) => return Reach::Unreachable(unfit.message.clone()),
-        (Ok(cluster), None) => return reached(cluster.clone(), Channel::Rpc(Arc::clone(&external.client))),
+        (Ok(cluster), None) => {
+            return reached(cluster.clone(), view.at, Channel::Rpc(Arc::clone(&external.client)));
+        }
         (Err(_), Some(unfit)) => &unfit.message,
         (Err(why), None) => why,
     };
@@ -71,7 +75,7 @@ pub(in crate::partition) async fn reach(context: &Context, controller: &Key) -> 
         Ok::<_, String>((cluster, Channel::Rest(client)))
     };
     match by_rest.await {
-        Ok((cluster, channel)) => reached(cluster, channel),
+        Ok((cluster, channel)) => reached(cluster, context.clock.now(), channel),
         Err(why) => Reach::Unreachable(format!(
             "{by_rpc}; it cannot be reached through slurmrestd either: {why}; that requires a RestApi of this Controller with Slurm 26.05 or later"
         )),

@@ -31,9 +31,8 @@ use self::{
 };
 use super::{
     drift::kept_since,
-    memory::{Memory, RETRY},
     observe::Observed,
-    plan::has_finalizer,
+    plan::{Effect, Plan, has_finalizer},
     rules::{
         closing::{closing_state, is_closed},
         default::{LAST_DEFAULT, is_yes},
@@ -51,6 +50,9 @@ use crate::{
     reason,
 };
 
+/// When a rejected line is sent again: its nodes may have been added in the meantime.
+const RETRY: Duration = Duration::from_mins(1);
+
 /// The poll interval of a slurmctld that is reached through slurmrestd: its cluster's task polls by RPC only.
 const REST_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -60,16 +62,12 @@ const COMPARE_AFTER: Duration = Duration::from_secs(10);
 /// Slurm reports its boot time and the current time in whole seconds.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
 
-/// The plan for a Partition of an external slurmctld.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ExternalPlan {
-    /// The state of the Partition before the effect. `None` while it is not known.
-    pub(super) report: Option<PartitionReport>,
-    pub(super) effect: Option<ExternalEffect>,
-    /// When to reconcile again without a change in Kubernetes.
-    pub(super) again: Option<Duration>,
-    /// Why the partition is kept in Slurm although the object is deleted.
-    pub(super) stays: Option<String>,
+/// A line that slurmctld rejected.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    line: PartitionLine,
+    at: Timestamp,
+    fault: Finding,
 }
 
 /// An order for slurmctld.
@@ -93,14 +91,14 @@ pub(super) enum ExternalEffect {
 }
 
 /// Plans a Partition of an external slurmctld.
-pub(super) fn plan(observed: &Observed, reach: &Reach, memory: &Memory) -> ExternalPlan {
+pub(super) fn plan(observed: &Observed, reach: &Reach, refusal: Option<&Refusal>) -> Plan {
     let partition = observed.partition.as_ref();
     let is_leaving = partition.metadata.deletion_timestamp.is_some();
     if is_leaving && !partition.annotations().contains_key(annotations::PARTITION_MADE_AT) {
         return leave(partition);
     }
     let reached = match reach {
-        Reach::Unpolled => return ExternalPlan::default(),
+        Reach::Unpolled => return Plan::default(),
         Reach::Unreachable(why) => {
             return report(PartitionReport {
                 waits: Some(why.clone()),
@@ -113,7 +111,7 @@ pub(super) fn plan(observed: &Observed, reach: &Reach, memory: &Memory) -> Exter
         decide_removal(partition, &reached.cluster, &reached.external.address)
     } else {
         // The Partition keeps its former line.
-        plan_line(observed, reached, memory).unwrap_or_else(|fault| ExternalPlan {
+        plan_line(observed, reached, refusal).unwrap_or_else(|fault| Plan {
             again: Some(RETRY),
             ..report(PartitionReport {
                 trouble: Some(fault),
@@ -122,13 +120,13 @@ pub(super) fn plan(observed: &Observed, reach: &Reach, memory: &Memory) -> Exter
         })
     };
     let interval = matches!(reached.channel, Channel::Rest(_)).then_some(REST_INTERVAL);
-    ExternalPlan {
+    Plan {
         again: plan.again.into_iter().chain(interval).min(),
         ..plan
     }
 }
 
-fn plan_line(observed: &Observed, reached: &Reached, memory: &Memory) -> Result<ExternalPlan, Finding> {
+fn plan_line(observed: &Observed, reached: &Reached, refusal: Option<&Refusal>) -> Result<Plan, Finding> {
     let partition = observed.partition.as_ref();
     let Reached { cluster, channel, .. } = reached;
     let (address, now) = (&reached.external.address, observed.now);
@@ -137,8 +135,14 @@ fn plan_line(observed: &Observed, reached: &Reached, memory: &Memory) -> Result<
     }
     let desired = plan_desired(partition, &observed.node_sets, cluster, address)?;
     let plan = decide(partition, &desired, cluster, address, channel.way(), now)?;
-    let refusal = memory.refusal_of(&desired.line, now);
-    refusal.filter(|_| plan.effect.is_some()).map_or(Ok(plan), Err)
+    let is_in_force = |refusal: &&Refusal| {
+        let age = Duration::try_from(now.duration_since(refusal.at)).unwrap_or_default();
+        !plan.effects.is_empty() && refusal.line == desired.line && age < RETRY
+    };
+    match refusal.filter(is_in_force) {
+        Some(refusal) => Err(refusal.fault.clone()),
+        None => Ok(plan),
+    }
 }
 
 /// Decides about a Partition that is not deleted.
@@ -149,7 +153,7 @@ fn decide(
     address: &str,
     way: PartitionWay,
     now: Timestamp,
-) -> Result<ExternalPlan, Finding> {
+) -> Result<Plan, Finding> {
     let Desired { line, update, .. } = desired;
     let mut result = PartitionReport {
         line: Some(line.clone()),
@@ -157,8 +161,8 @@ fn decide(
         not_persistent: desired.not_persistent.clone(),
         ..PartitionReport::default()
     };
-    let send = |effect| ExternalPlan {
-        effect: Some(effect),
+    let send = |effect| Plan {
+        effects: vec![Effect::External(effect)],
         ..report(known(partition))
     };
     let Some(live) = cluster.partition(&line.name) else {
@@ -190,11 +194,7 @@ fn decide(
     } else {
         PartitionUpdate::new(&line.name)
     };
-    let state = live
-        .state
-        .name()
-        .map(|state| state.name().to_owned())
-        .unwrap_or_default();
+    let state = live.state.name().map_or("", PartitionStateName::name).to_owned();
     if strictness(&state) > strictness(&line.state) {
         let known_since = kept_since(partition, &state);
         let state_of = |settings: &Settings| settings.get(&Key::new("State")).cloned();
@@ -228,7 +228,7 @@ fn decide(
             .and_then(|applied| u64::try_from(applied.milliseconds?).ok())
             .unwrap_or_default(),
     });
-    Ok(ExternalPlan {
+    Ok(Plan {
         again: has_changed.then_some(COMPARE_AFTER),
         ..report(result)
     })
@@ -257,7 +257,7 @@ fn check_creation(desired: &Desired, cluster: &ExternalCluster, address: &str) -
 }
 
 /// Decides about a deleted Partition.
-fn decide_removal(partition: &Partition, cluster: &ExternalCluster, address: &str) -> ExternalPlan {
+fn decide_removal(partition: &Partition, cluster: &ExternalCluster, address: &str) -> Plan {
     let name = partition.slurm_name();
     let made_at = partition.annotations().get(annotations::PARTITION_MADE_AT);
     // The object did not create it there, or the slurm.conf there contains it.
@@ -286,8 +286,8 @@ fn decide_removal(partition: &Partition, cluster: &ExternalCluster, address: &st
             ExternalEffect::Close(PartitionStateName::from_name(closing).unwrap_or(PartitionStateName::Inactive))
         }
     };
-    ExternalPlan {
-        effect: Some(effect),
+    Plan {
+        effects: vec![Effect::External(effect)],
         ..report(result)
     }
 }
@@ -326,22 +326,22 @@ fn return_default(
     }
 }
 
-fn report(report: PartitionReport) -> ExternalPlan {
-    ExternalPlan {
+fn report(report: PartitionReport) -> Plan {
+    Plan {
         report: Some(report),
-        ..ExternalPlan::default()
+        ..Plan::default()
     }
 }
 
 /// The object did not create the partition, so it is kept.
-fn leave(partition: &Partition) -> ExternalPlan {
-    ExternalPlan {
-        stays: has_finalizer(partition).then(|| {
-            format!(
-                "partition {:?} is kept in Slurm, because this object did not create it; changed values last until slurmctld restarts or reads its files",
-                partition.slurm_name()
-            )
-        }),
+fn leave(partition: &Partition) -> Plan {
+    let why = format!(
+        "partition {:?} is kept in Slurm, because this object did not create it; changed values last until slurmctld restarts or reads its files",
+        partition.slurm_name()
+    );
+    let tell = has_finalizer(partition).then_some(Effect::TellKept(why));
+    Plan {
+        effects: Vec::from_iter(tell),
         ..report(PartitionReport::default())
     }
 }

@@ -83,14 +83,14 @@ fn sent(spec: &Value, second: i64, cluster: &ExternalCluster) -> Partition {
     partition
 }
 
-fn decided(partition: &Partition, cluster: &ExternalCluster) -> Result<ExternalPlan, Finding> {
+fn decided(partition: &Partition, cluster: &ExternalCluster) -> Result<Plan, Finding> {
     let desired = desired(partition, cluster).unwrap();
     decide(partition, &desired, cluster, ADDRESS, PartitionWay::Rpc, at(600))
 }
 
 fn updates(partition: &Partition, cluster: &ExternalCluster) -> Vec<PartitionUpdate> {
-    match decided(partition, cluster).unwrap().effect {
-        Some(ExternalEffect::Update { updates, .. }) => updates,
+    match decided(partition, cluster).unwrap().effects.pop() {
+        Some(Effect::External(ExternalEffect::Update { updates, .. })) => updates,
         None => Vec::new(),
         other => panic!("{other:?}"),
     }
@@ -99,7 +99,7 @@ fn updates(partition: &Partition, cluster: &ExternalCluster) -> Vec<PartitionUpd
 /// The manual state of a Partition for which nothing is sent, and whether its line or its slurmctld has just changed.
 fn unchanged(partition: &Partition, cluster: &ExternalCluster) -> (Option<ManualState>, bool) {
     let plan = decided(partition, cluster).unwrap();
-    assert_eq!(plan.effect, None);
+    assert_eq!(plan.effects, []);
     (plan.report.unwrap().manual_state, plan.again == Some(COMPARE_AFTER))
 }
 
@@ -169,7 +169,7 @@ fn a_missing_partition_is_created_only_if_slurmctld_keeps_it() {
     let unread = decided(&new, &cluster(FILE, Vec::new())).unwrap_err();
     assert!(unread.message.contains("scontrol reconfigure` there"), "{unread:?}");
     let kept = decided(&new, &cluster("ReconfigFlags=KeepPartInfo\n", Vec::new())).unwrap();
-    let Some(ExternalEffect::Create { update: made, .. }) = kept.effect else {
+    let [Effect::External(ExternalEffect::Create { update: made, .. })] = kept.effects.as_slice() else {
         panic!("it is kept there");
     };
     assert_eq!((made.state, made.max_time), (Some(Down), Some(30)));
@@ -307,7 +307,12 @@ fn only_a_partition_that_the_object_created_is_deleted_with_it() {
         let plan = decide_removal(&made(at), &cluster(conf, partitions), ADDRESS);
         let trouble = plan.report.unwrap().trouble;
         let trouble = trouble.as_ref().map(|fault| fault.message.as_str());
-        assert_eq!((plan.effect, trouble, plan.stays.is_some()), expected, "{at:?} {conf}");
+        let order = plan.effects.iter().find_map(|effect| match effect {
+            Effect::External(order) => Some(order.clone()),
+            _ => None,
+        });
+        let is_kept = plan.effects.iter().any(|effect| matches!(effect, Effect::TellKept(_)));
+        assert_eq!((order, trouble, is_kept), expected, "{at:?} {conf}");
     }
 }
 

@@ -40,70 +40,48 @@ pub(crate) struct Retained {
     pub(crate) node_sets: BTreeSet<String>,
 }
 
-/// Partitions whose lines may be missing from the next slurm.conf.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Removal<'a> {
-    /// The slurm.conf that slurmctld has.
-    pub(crate) written: &'a Document,
-    /// Names of the partitions that have an owner in the next slurm.conf.
-    pub(crate) there: &'a BTreeSet<String>,
-    /// Names of the partitions that were objects: they close by themselves.
-    pub(crate) objects: &'a BTreeSet<&'a str>,
-    /// Manually created partitions: they have their own rule.
-    pub(crate) adopted: &'a BTreeMap<String, String>,
-    /// Names of the NodeSets whose lines the operator wrote.
-    pub(crate) node_sets: &'a BTreeSet<&'a str>,
-    /// Lines retained before.
-    pub(crate) before: &'a RetainedLines,
-    /// Partitions that slurmctld recently refused to delete.
-    pub(crate) in_use: &'a [PartitionInUse],
-    /// `None` if they are not known.
-    pub(crate) jobs: Option<&'a [Job]>,
-}
-
-/// Returns the lines to retain. The agent finds jobs that are submitted after `jobs` were read.
-pub(crate) fn find_retained(removal: &Removal) -> RetainedLines {
-    let removed = removal.written.effective(RecordKind::Partition).into_iter();
-    removed
-        .filter(|(name, _)| {
-            let has_other_rule = removal.objects.contains(name) || removal.adopted.contains_key(*name);
-            !removal.there.contains(*name) && !has_other_rule
-        })
-        .filter(|(name, _)| has_jobs(removal, name))
+/// Returns the lines to retain of `written`, the slurm.conf that slurmctld has. `kept` are the partitions that stay or
+/// have a rule of their own, `node_sets` the NodeSets whose lines the operator wrote, `before` the lines retained before,
+/// `in_use` the partitions that slurmctld recently refused to delete. The agent finds jobs that are submitted after `jobs`
+/// were read; `None` if they are not known.
+pub(crate) fn find_retained(
+    written: &Document,
+    kept: &BTreeSet<String>,
+    node_sets: &BTreeSet<&str>,
+    before: &RetainedLines,
+    in_use: &[PartitionInUse],
+    jobs: Option<&[Job]>,
+) -> RetainedLines {
+    let is_in = |name: &str, job: &Job| !job.state.is_finished() && job.partitions().any(|partition| partition == name);
+    let may_have_jobs = |name: &str| match jobs {
+        _ if in_use.iter().any(|partition| partition.name == name) => true,
+        Some(jobs) => jobs.iter().any(|job| is_in(name, job)),
+        // A retained line is kept until it is known to have none.
+        None => before.contains_key(name),
+    };
+    let lines = written.effective(RecordKind::Partition).into_iter();
+    lines
+        .filter(|(name, _)| !kept.contains(*name) && may_have_jobs(name))
         .filter_map(|(name, settings)| {
-            let retained = match removal.before.get(name) {
-                Some(retained) => retained.clone(),
-                None => close(removal, name, &settings)?,
-            };
+            let known = before.get(name).cloned();
+            let retained = known.or_else(|| close(written, node_sets, name, &settings))?;
             Some((name.to_owned(), retained))
         })
         .collect()
 }
 
-/// Whether the partition may have jobs. A retained line is kept until it is known to have none.
-fn has_jobs(removal: &Removal, name: &str) -> bool {
-    let is_in_use = removal.in_use.iter().any(|partition| partition.name == name);
-    match removal.jobs {
-        None => is_in_use || removal.before.contains_key(name),
-        Some(jobs) => {
-            let mut unfinished = jobs.iter().filter(|job| !job.state.is_finished());
-            is_in_use || unfinished.any(|job| job.partitions().any(|partition| partition == name))
-        }
-    }
-}
-
 /// Returns the closed line. `None` for one that cannot be written on its own: its removal waits for its jobs.
-fn close(removal: &Removal, name: &str, settings: &Settings) -> Option<Retained> {
+fn close(written: &Document, own_node_sets: &BTreeSet<&str>, name: &str, settings: &Settings) -> Option<Retained> {
     let is_plain =
         |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || "\"#\\[]".contains(c));
     let nodes = settings.get(&Key::new("Nodes")).map(String::as_str).unwrap_or_default();
     let mut node_sets = BTreeSet::new();
     for item in nodes.split(',') {
-        if removal.written.record(RecordKind::NodeSet, item).is_none() {
+        if written.record(RecordKind::NodeSet, item).is_none() {
             continue;
         }
         // A node set in a user's own lines may contain any nodes.
-        removal.node_sets.get(item)?;
+        own_node_sets.get(item)?;
         node_sets.insert(item.to_owned());
     }
     let state = settings.get(&Key::new("State")).map_or("UP", String::as_str);

@@ -4,11 +4,6 @@
 pub(crate) const LAST_DEFAULT: &str =
     "it is the default partition, and jobs without a partition would be rejected; make another partition the default";
 
-/// Why a second default partition is rejected. `place` is the place of the first one.
-pub(crate) fn two_defaults(place: &str) -> String {
-    format!("spec.default is true, and {place} is the default partition already; unset one of the two")
-}
-
 /// Whether a value of `Default=` makes a partition the default.
 pub(crate) fn is_yes(value: &str) -> bool {
     value.trim_matches('"').eq_ignore_ascii_case("YES")

@@ -44,58 +44,43 @@ impl ManualState {
     }
 }
 
-/// The input for finding manual states.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StateInputs<'a> {
-    pub(crate) objects: &'a [Arc<Partition>],
-    /// The partitions that Slurm listed, and when.
-    pub(crate) live: Option<(&'a BTreeMap<String, slurm::Partition>, Timestamp)>,
-    /// Whether slurmctld ran with `written` at that time.
-    pub(crate) is_fresh: bool,
-    /// The slurm.conf that slurmctld has.
-    pub(crate) written: Option<&'a Document>,
-    /// The manual states known before.
-    pub(crate) before: &'a ManualStates,
-}
-
-/// The current manual states.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) states: ManualStates,
-    /// Slurm has other states than written, but they were read before the states were written.
-    pub(crate) is_unsure: bool,
-}
-
-/// Finds the manual states. `wanted` is the slurm.conf that slurmctld should have.
-pub(crate) fn find_manual_states(inputs: &StateInputs, wanted: impl FnOnce() -> Document) -> Found {
-    let written: BTreeMap<&str, String> = inputs.written.map(states).unwrap_or_default();
-    let live = inputs.live.into_iter().flat_map(|(partitions, _)| partitions);
-    let mut changed: BTreeMap<&str, String> = live
+/// Finds the manual states among the partitions that Slurm listed at a time (`live`). `is_fresh`: slurmctld ran with
+/// `written` at that time. `before` are the states known before, `wanted` is the slurm.conf that slurmctld should have.
+/// Returns also whether this is unsure: Slurm has other states than written, but was polled before they were written.
+pub(crate) fn find_manual_states(
+    objects: &[Arc<Partition>],
+    live: Option<(&BTreeMap<String, slurm::Partition>, Timestamp)>,
+    is_fresh: bool,
+    written: Option<&Document>,
+    before: &ManualStates,
+    wanted: impl FnOnce() -> Document,
+) -> (ManualStates, bool) {
+    let written: BTreeMap<&str, String> = written.map(states).unwrap_or_default();
+    let listed = live.into_iter().flat_map(|(partitions, _)| partitions);
+    let mut changed: BTreeMap<&str, String> = listed
         .filter(|(_, live)| matches!(live.state, PartitionState::Known(_)))
         .map(|(name, live)| (name.as_str(), live.state.to_string()))
         .filter(|(name, live)| written.get(name).is_some_and(|written| written != live))
         .collect();
-    let mut found = Found::default();
+    let (mut found, mut is_unsure) = (ManualStates::new(), false);
     // This is the usual case; the wanted slurm.conf is then not needed.
-    if changed.is_empty() && inputs.before.is_empty() {
-        return found;
+    if changed.is_empty() && before.is_empty() {
+        return (found, is_unsure);
     }
     let wanted = wanted();
     // The first object of each name.
-    let objects: BTreeMap<String, &Partition> = inputs
-        .objects
-        .iter()
-        .rev()
+    let objects = objects.iter().rev();
+    let objects: BTreeMap<String, &Partition> = objects
         .map(|partition| (partition.slurm_name(), partition.as_ref()))
         .collect();
     for (name, wanted) in states(&wanted) {
         let object = objects.get(name).copied();
-        let prior = inputs.before.get(name);
+        let prior = before.get(name);
         let prior = prior.filter(|prior| !prior.is_lifted(&wanted, object));
         let state = match changed.remove(name) {
-            Some(state) if inputs.is_fresh => {
+            Some(state) if is_fresh => {
                 let is_stricter = strictness(&state) > strictness(&wanted);
-                let since = inputs.live.map(|(_, at)| format!("{at:.3}")).unwrap_or_default();
+                let since = live.map(|(_, at)| format!("{at:.3}")).unwrap_or_default();
                 // With RevertAll it is kept for one delivery only: the next one opens the partition.
                 is_stricter.then(|| match prior {
                     Some(prior) if prior.state == state => prior.clone(),
@@ -103,16 +88,14 @@ pub(crate) fn find_manual_states(inputs: &StateInputs, wanted: impl FnOnce() -> 
                 })
             }
             Some(_) => {
-                found.is_unsure = true;
+                is_unsure = true;
                 prior.cloned()
             }
             None => prior.cloned(),
         };
-        if let Some(state) = state {
-            found.states.insert(name.to_owned(), state);
-        }
+        found.extend(state.map(|state| (name.to_owned(), state)));
     }
-    found
+    (found, is_unsure)
 }
 
 /// The states of all partitions of a slurm.conf.

@@ -9,15 +9,31 @@
 //! wrong for the next: a node with an older mark, or without one, is not a member. The line goes live when all existing
 //! nodes have the mark.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use api::{NodeSet, Partition};
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use slurm::{Hostlist, Node, revision::Digest};
-use std::sync::Arc;
 
 use super::members::resolve_members;
 
 /// Separates the partition's name from the digest of the list. No host name in Kubernetes contains a dot.
 const INFIX: &str = ".members-";
+
+/// A slurmd registers within a second of its start. After a minute something prevents it from registering.
+const REGISTRATION_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
+
+/// A worker that runs on a Kubernetes node. It may register at any moment: Slurm's last response may not contain it yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Joining {
+    /// Name of its NodeSet in Slurm.
+    pub(crate) node_set: String,
+    /// Its own name in Slurm.
+    pub(crate) node: String,
+    /// When its slurmd started, or else when its pod was created.
+    pub(crate) since: Timestamp,
+}
 
 /// The mark of a Partition's members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,14 +69,27 @@ impl Mark {
             && Hostlist::parse(&self.excluded).is_ok_and(|excluded| !excluded.contains(node))
     }
 
-    /// Returns the first node that must have the mark and does not have it. A node that is down accepts no jobs, and
-    /// may have no pod that can set the mark.
-    pub(crate) fn first_without<'a>(&self, nodes: impl IntoIterator<Item = &'a Node>) -> Option<&'a str> {
+    /// Returns the first node that must have the mark and does not have it, among the nodes that Slurm listed at this time
+    /// and the workers that it may list by now. A node that is down accepts no jobs, and may have no pod that can set the
+    /// mark.
+    pub(crate) fn first_without<'a>(
+        &self,
+        nodes: &'a BTreeMap<String, Node>,
+        at: Timestamp,
+        joining: &'a [Joining],
+    ) -> Option<&'a str> {
         let lacks = |node: &&Node| {
             let is_member = node.features.iter().any(|set| self.is_for(set, &node.name));
             is_member && !node.state.is_down() && !node.features.contains(&self.name)
         };
-        nodes.into_iter().find(lacks).map(|node| node.name.as_str())
+        let joins = |worker: &&Joining| {
+            self.is_for(&worker.node_set, &worker.node)
+                && !nodes.contains_key(&worker.node)
+                && at.duration_since(worker.since) < REGISTRATION_TIMEOUT
+        };
+        let listed = nodes.values().find(lacks).map(|node| &node.name);
+        let first = listed.or_else(|| joining.iter().find(joins).map(|worker| &worker.node));
+        first.map(String::as_str)
     }
 }
 
@@ -157,6 +186,10 @@ mod tests {
     fn every_node_of_the_sets_that_accepts_jobs_must_have_the_mark_unless_excluded() {
         let mark = mark(&["cpu", "gpu"], "cpu-1");
         let has = ["cpu", mark.name.as_str()];
+        let by_name = |nodes: Vec<Node>| -> BTreeMap<String, Node> {
+            nodes.into_iter().map(|node| (node.name.clone(), node)).collect()
+        };
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
         for (nodes, missing) in [
             (vec![], None),
             (vec![node("cpu-0", &has, "IDLE"), node("cpu-1", &["cpu"], "IDLE")], None),
@@ -168,7 +201,22 @@ mod tests {
             (vec![node("cpu-2", &["cpu"], "DOWN")], None),
             (vec![node("other-0", &["other"], "IDLE")], None),
         ] {
-            assert_eq!(mark.first_without(&nodes), missing, "{nodes:?}");
+            assert_eq!(mark.first_without(&by_name(nodes.clone()), at(0), &[]), missing, "{nodes:?}");
+        }
+        for (node_set, node, since, missing) in [
+            ("cpu", "cpu-2", 0, Some("cpu-2")),
+            ("cpu", "cpu-0", 0, None),
+            ("cpu", "cpu-1", 0, None),
+            ("other", "other-0", 0, None),
+            ("cpu", "cpu-2", -60, None),
+        ] {
+            let joining = [Joining {
+                node_set: node_set.to_owned(),
+                node: node.to_owned(),
+                since: at(since),
+            }];
+            let listed = by_name(vec![self::node("cpu-0", &has, "IDLE")]);
+            assert_eq!(mark.first_without(&listed, at(0), &joining), missing, "{node} {since}");
         }
     }
 

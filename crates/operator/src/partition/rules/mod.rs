@@ -4,7 +4,6 @@
 
 pub(crate) mod closing;
 pub(crate) mod default;
-pub(crate) mod joining;
 pub(crate) mod line;
 pub(crate) mod manual_state;
 pub(crate) mod mark;

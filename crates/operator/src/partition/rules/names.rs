@@ -11,7 +11,7 @@ use slurm::{
 };
 
 use super::{
-    default::{is_yes, two_defaults},
+    default::is_yes,
     line::{PartitionLine, is_default},
 };
 use crate::{finding::Finding, reason};
@@ -71,11 +71,15 @@ impl Taken {
 
     /// Adds a Partition by its own name and its line.
     pub(crate) fn add(&mut self, own: &str, line: &PartitionLine) {
+        self.add_partition(own, line.name.clone(), line.is_default());
+    }
+
+    fn add_partition(&mut self, own: &str, name: String, is_default: bool) {
         let place = format!("Partition {own:?}");
-        if line.is_default() {
+        if is_default {
             self.default_place = Some(place.clone());
         }
-        self.names.insert(line.name.clone(), place);
+        self.names.insert(name, place);
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -104,9 +108,10 @@ impl Taken {
             ));
         }
         match &self.default_place {
-            Some(place) if partition.spec.default == Some(true) => {
-                Err(Finding::blocking(reason::TWO_DEFAULTS, two_defaults(place)))
-            }
+            Some(place) if partition.spec.default == Some(true) => Err(Finding::blocking(
+                reason::TWO_DEFAULTS,
+                format!("spec.default is true, and {place} is the default partition already; unset one of the two"),
+            )),
             _ => Ok(()),
         }
     }
@@ -139,11 +144,7 @@ pub(crate) fn find_rival(partition: &Partition, others: &[Arc<Partition>]) -> Op
     // The oldest last: it keeps the name.
     older.sort_by_key(|other| std::cmp::Reverse(age(other.as_ref())));
     for other in older {
-        let place = format!("Partition {:?}", other.name_any());
-        if other.spec.default == Some(true) {
-            taken.default_place = Some(place.clone());
-        }
-        taken.names.insert(other.slurm_name(), place);
+        taken.add_partition(&other.name_any(), other.slurm_name(), other.spec.default == Some(true));
     }
     taken.check(partition, &[], |_| false).err()
 }
