@@ -4,7 +4,7 @@ use api::{Controller, NodeSet, Problems};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::{nodeset::observe::Observed, runtime::State};
+use crate::nodeset::observe::Observed;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
@@ -14,17 +14,6 @@ pub struct Rejection {
     pub message: String,
     /// Whether the spec has to change, and not another object.
     pub is_invalid: bool,
-}
-
-impl Rejection {
-    pub fn state(&self) -> State {
-        let message = self.message.clone();
-        if self.is_invalid {
-            State::Invalid { message }
-        } else {
-            State::Blocked { on: message }
-        }
-    }
 }
 
 /// Returns the Controller of the NodeSet, or why the operator does not act.
