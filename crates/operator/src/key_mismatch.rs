@@ -9,10 +9,9 @@ use std::{net::IpAddr, sync::Arc};
 use api::{
     Controller,
     keys::{annotations, apps, labels},
-    references::SecretKeyRef,
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use slurm::{
     agent::{KeyDigest, RefusedPeer},
@@ -27,8 +26,6 @@ use crate::{
     worker::Worker,
 };
 
-/// What Slurm's programs print when their peer has another key.
-const REFUSED: &str = "authentication error";
 
 /// A refused daemon retries within seconds. One that was last refused longer ago, and is healthy otherwise, has the right
 /// key.
@@ -37,41 +34,23 @@ const QUIET: SignedDuration = SignedDuration::from_secs(60);
 const NAMED: usize = 10;
 
 /// Daemons with the wrong key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyMismatch {
     /// Name of the Secret with the right key.
     secret: String,
-    wrong: Wrong,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Wrong {
-    /// slurmctld has another key than the Secret in this file.
-    Slurmctld {
-        pod: PodLocation,
-        file: &'static str,
-    },
-    Others(Vec<PodLocation>),
-}
-
-/// A pod and its Kubernetes node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PodLocation {
-    pod: String,
-    uid: String,
-    node: String,
+    pods: Vec<Arc<Pod>>,
+    /// The file in which slurmctld has another key than the Secret. `None` if the pods are those of other daemons.
+    file_of_slurmctld: Option<&'static str>,
 }
 
 /// What the decision is made from.
 #[derive(Clone, Debug)]
 struct KeyFacts<'a> {
-    /// The Secrets with the cluster's keys.
-    slurm_key: &'a SecretKeyRef,
-    jwt_key: Option<&'a SecretKeyRef>,
-    /// Digest of the key in the Secret, as the agent reports keys.
-    digest: Option<KeyDigest>,
-    /// Digest of the same key, as pods are annotated with it.
-    annotated: Option<String>,
+    /// Names of the Secrets with the cluster's keys.
+    slurm_secret: &'a str,
+    jwt_secret: Option<&'a str>,
+    /// The key in the Secret.
+    slurm_key: Option<&'a [u8]>,
     report: &'a KeyReport,
     /// Slurm's pods in the namespace of the cluster.
     pods: &'a [Arc<Pod>],
@@ -90,13 +69,10 @@ pub(crate) fn find_key_mismatch(
     let report = clusters.key_report(&key)?;
     let slurm_key = controller.slurm_key()?;
     let secret = caches.secrets.get(&key.namespace, &slurm_key.name);
-    let bytes = entry(secret.as_deref(), &slurm_key.key);
-    let jwt_key = controller.jwt_key();
     decide(&KeyFacts {
-        digest: bytes.map(KeyDigest::of),
-        annotated: bytes.map(|bytes| Digest::of(bytes).to_string()),
-        slurm_key: &slurm_key,
-        jwt_key: jwt_key.as_ref(),
+        slurm_secret: &slurm_key.name,
+        jwt_secret: controller.jwt_key().map(|key| key.name).as_deref(),
+        slurm_key: entry(secret.as_deref(), &slurm_key.key),
         report: &report,
         pods: &caches.pods.list(&key.namespace),
         knowledge: &clusters.knowledge(&key),
@@ -106,44 +82,41 @@ pub(crate) fn find_key_mismatch(
 
 /// Whether this output of slurmctld's programs means that slurmdbd has another key.
 pub(crate) fn is_refusal(words: &str) -> bool {
-    words.contains(REFUSED)
+    words.contains("authentication error")
 }
 
 impl KeyMismatch {
     /// Returns the part that concerns the owner of these pods: all of it, if slurmctld has the wrong key.
     pub(crate) fn of_pods(&self, own: &[Arc<Pod>]) -> Option<Self> {
-        let Wrong::Others(pods) = &self.wrong else {
-            return Some(self.clone());
-        };
-        let is_own = |place: &&PodLocation| own.iter().any(|pod| pod.uid().as_ref() == Some(&place.uid));
-        let pods: Vec<PodLocation> = pods.iter().filter(is_own).cloned().collect();
-        (!pods.is_empty()).then(|| Self {
-            secret: self.secret.clone(),
-            wrong: Wrong::Others(pods),
-        })
+        let mut part = self.clone();
+        if self.file_of_slurmctld.is_none() {
+            part.pods.retain(|pod| own.iter().any(|own| own.uid() == pod.uid()));
+        }
+        (!part.pods.is_empty()).then_some(part)
     }
 
     /// Returns the mismatch of a slurmdbd that refuses slurmctld.
-    pub(crate) fn of_slurmdbd(pod: &Pod, secret: &str) -> Self {
+    pub(crate) fn of_slurmdbd(pod: &Arc<Pod>, secret: &str) -> Self {
         Self {
             secret: secret.to_owned(),
-            wrong: Wrong::Others(vec![PodLocation::of(pod)]),
+            pods: vec![Arc::clone(pod)],
+            file_of_slurmctld: None,
         }
     }
 
     /// Returns the pods, their nodes and the remedy.
     pub(crate) fn message(&self) -> String {
         let secret = &self.secret;
-        match &self.wrong {
-            Wrong::Slurmctld { pod, file } => format!(
-                "slurmctld in {pod} has another {file} than Secret {secret:?}, which the cluster's other daemons are given; \
+        let pods = shortened(&self.pods);
+        match self.file_of_slurmctld {
+            Some(file) => format!(
+                "slurmctld in {pods} has another {file} than Secret {secret:?}, which the cluster's other daemons are given; \
                  delete the pod, and it starts with the Secret's; if it comes back with the old one, {CACHED_SECRET_REMEDY}"
             ),
-            Wrong::Others(pods) => format!(
-                "{} and slurmctld have different keys and refuse each other; delete the pods named here, and they start with the \
+            None => format!(
+                "{pods} and slurmctld have different keys and refuse each other; delete the pods named here, and they start with the \
                  key in Secret {secret:?}; if one comes back with the old key, {CACHED_SECRET_REMEDY}; if the Secret was replaced under \
-                 running jobs, put its former key back instead",
-                shortened(pods)
+                 running jobs, put its former key back instead"
             ),
         }
     }
@@ -153,8 +126,16 @@ impl KeyMismatch {
 const CACHED_SECRET_REMEDY: &str = "its kubelet still has an earlier Secret of that name in its cache: cordon the node, delete all its \
                            pods that mount the Secret, and uncordon it when they are gone";
 
-fn shortened(pods: &[PodLocation]) -> String {
-    let named: Vec<String> = pods.iter().take(NAMED).map(ToString::to_string).collect();
+fn shortened(pods: &[Arc<Pod>]) -> String {
+    let place = |pod: &Arc<Pod>| {
+        let worker = Worker(pod);
+        format!(
+            "pod {} (node {})",
+            worker.name(),
+            worker.kubernetes_node().unwrap_or_default()
+        )
+    };
+    let named: Vec<String> = pods.iter().take(NAMED).map(place).collect();
     let named = named.join(", ");
     match pods.len().saturating_sub(NAMED) {
         0 => named,
@@ -162,60 +143,36 @@ fn shortened(pods: &[PodLocation]) -> String {
     }
 }
 
-impl PodLocation {
-    fn of(pod: &Pod) -> Self {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        Self {
-            pod: pod.name_any(),
-            uid: pod.uid().unwrap_or_default(),
-            node: node.unwrap_or_default(),
-        }
-    }
-}
-
-impl std::fmt::Display for PodLocation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "pod {} (node {})", self.pod, self.node)
-    }
-}
-
 fn decide(facts: &KeyFacts<'_>) -> Option<KeyMismatch> {
-    let KeyFacts {
-        slurm_key,
-        jwt_key,
-        digest,
-        report,
-        pods,
-        ..
-    } = facts;
-    let wrong_slurmctld = |secret: &SecretKeyRef, file: &'static str| {
-        let pod = pods.iter().find(|pod| pod.uid().as_deref() == Some(&report.pod))?;
+    let report = facts.report;
+    let wrong_slurmctld = |secret: &str, file: &'static str| {
+        let mut pods = facts.pods.iter();
+        let pod = pods.find(|pod| pod.uid().as_deref() == Some(&report.pod))?;
         Some(KeyMismatch {
-            secret: secret.name.clone(),
-            wrong: Wrong::Slurmctld {
-                pod: PodLocation::of(pod),
-                file,
-            },
+            secret: secret.to_owned(),
+            pods: vec![Arc::clone(pod)],
+            file_of_slurmctld: Some(file),
         })
     };
     if report.has_other_jwt_key {
-        return wrong_slurmctld((*jwt_key)?, "jwt.key");
+        return wrong_slurmctld(facts.jwt_secret?, "jwt.key");
     }
-    if let (Some(wanted), Some(has)) = (digest, &report.slurm_key)
-        && wanted != has
+    if let (Some(wanted), Some(has)) = (facts.slurm_key.map(KeyDigest::of), &report.slurm_key)
+        && wanted != *has
     {
-        return wrong_slurmctld(slurm_key, "slurm.key");
+        return wrong_slurmctld(facts.slurm_secret, "slurm.key");
     }
     let is_wrong = |pod: &&Arc<Pod>| {
-        let mut refused = report.refused.iter().filter(|peer| is_at(pod, &peer.host));
+        let mut refused = report.refused.iter().filter(|peer| is_at(Worker(pod), &peer.host));
         pod.metadata.deletion_timestamp.is_none()
             && (refused.any(|peer| facts.still_holds(pod, peer)) || facts.has_former_key(pod))
     };
-    let mut wrong: Vec<PodLocation> = pods.iter().filter(is_wrong).map(|pod| PodLocation::of(pod)).collect();
-    wrong.sort();
-    (!wrong.is_empty()).then(|| KeyMismatch {
-        secret: slurm_key.name.clone(),
-        wrong: Wrong::Others(wrong),
+    let mut pods: Vec<Arc<Pod>> = facts.pods.iter().filter(is_wrong).cloned().collect();
+    pods.sort_by_key(|pod| pod.name_any());
+    (!pods.is_empty()).then(|| KeyMismatch {
+        secret: facts.slurm_secret.to_owned(),
+        pods,
+        file_of_slurmctld: None,
     })
 }
 
@@ -225,11 +182,18 @@ impl KeyFacts<'_> {
         let Some(last) = timestamp(peer.last) else {
             return false;
         };
-        let daemon = daemon_of(pod);
+        let worker = Worker(pod);
+        let app = worker.label(labels::NAME);
+        let containers = pod.status.iter().flat_map(|status| &status.container_statuses);
+        let daemon = containers.flatten().find(|status| Some(&*status.name) == app);
         let running = daemon.and_then(|daemon| daemon.state.as_ref()?.running.as_ref());
         // The refusal was about the previous owner of the address, or a previous run of the container.
         let started = running.and_then(|running| Some(running.started_at.as_ref()?.0));
-        if started.is_some_and(|started| last < started) || pod_began(pod).is_some_and(|began| last < began) {
+        if [started, worker.created()]
+            .into_iter()
+            .flatten()
+            .any(|began| last < began)
+        {
             return false;
         }
         if self.now.duration_since(last) < QUIET {
@@ -237,8 +201,8 @@ impl KeyFacts<'_> {
         }
         // Some daemons retry rarely: slurmctld contacts an unresponsive node every 100 s, and a kubelet restarts a crashing
         // container every 5 min.
-        if app_of(pod) == Some(apps::SLURMD) {
-            !self.responds(pod)
+        if app == Some(apps::SLURMD) {
+            !self.responds(worker)
         } else {
             running.is_none()
         }
@@ -247,53 +211,35 @@ impl KeyFacts<'_> {
     /// Whether it is a worker that started with another key than slurmctld has read since, and that slurmctld has not
     /// accepted. It refuses slurmctld, which does not log that, and sends nothing by itself.
     fn has_former_key(&self, pod: &Pod) -> bool {
-        let made_with = pod.annotations().get(annotations::SLURM_KEY_HASH);
-        app_of(pod) == Some(apps::SLURMD)
+        let worker = Worker(pod);
+        let made_with = worker.annotation(annotations::SLURM_KEY_HASH);
+        let current = self.slurm_key.map(|key| Digest::of(key).to_string());
+        worker.label(labels::NAME) == Some(apps::SLURMD)
             && self.report.slurm_key.is_some()
             && made_with.is_some()
-            && made_with != self.annotated.as_ref()
+            && made_with != current.as_deref()
             && self.knowledge.known().is_some()
-            && !self.responds(pod)
+            && !self.responds(worker)
     }
 
     /// Whether slurmctld has accepted the node's registration since it started: before that the start time of slurmd is
     /// unknown. A response alone is not enough, since a refusal is one.
-    fn responds(&self, pod: &Pod) -> bool {
-        let node = self.knowledge.known().zip(Worker(pod).slurm_name());
+    fn responds(&self, worker: Worker<'_>) -> bool {
+        let node = self.knowledge.known().zip(worker.slurm_name());
         node.and_then(|(seen, name)| seen.nodes.get(name))
             .is_some_and(|node| node.state.is_responding() && node.slurmd_start_time.finite().is_some_and(|at| at > 0))
     }
 }
 
 /// Whether a host in slurmctld's log is this pod: by address, or by DNS name.
-fn is_at(pod: &Pod, host: &str) -> bool {
-    let status = pod.status.as_ref();
-    let addresses = status.into_iter().flat_map(|status| {
-        let more = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
-        status.pod_ip.as_deref().into_iter().chain(more)
-    });
+fn is_at(pod: Worker<'_>, host: &str) -> bool {
     if let Ok(address) = host.parse::<IpAddr>() {
-        return addresses.into_iter().any(|own| own.parse() == Ok(address));
+        return pod.addresses().any(|own| own.parse() == Ok(address));
     }
     let first = host.split('.').next().unwrap_or(host);
     // Endpoints without a host name are named after their address: 10-244-1-5.
-    let mut dashed = addresses.map(|own| own.replace(['.', ':'], "-"));
-    Worker(pod).slurm_name() == Some(first) || pod.name_any() == first || dashed.any(|own| own == first)
-}
-
-fn app_of(pod: &Pod) -> Option<&str> {
-    pod.labels().get(labels::NAME).map(String::as_str)
-}
-
-/// Returns the container with the name of the daemon.
-fn daemon_of(pod: &Pod) -> Option<&ContainerStatus> {
-    let app = app_of(pod)?;
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    statuses.iter().find(|status| status.name == app)
-}
-
-fn pod_began(pod: &Pod) -> Option<Timestamp> {
-    Some(pod.metadata.creation_timestamp.as_ref()?.0)
+    let mut dashed = pod.addresses().map(|own| own.replace(['.', ':'], "-"));
+    pod.slurm_name() == Some(first) || pod.name() == first || dashed.any(|own| own == first)
 }
 
 #[cfg(test)]
@@ -347,12 +293,10 @@ mod tests {
             .iter()
             .map(|pod| Arc::new(serde_json::from_value(pod.clone()).unwrap()))
             .collect();
-        let reference: SecretKeyRef = serde_json::from_value(json!({ "name": "keys", "key": "slurm.key" })).unwrap();
         decide(&KeyFacts {
-            slurm_key: &reference,
-            jwt_key: Some(&reference),
-            digest: Some(KeyDigest::of(b"right")),
-            annotated: Some("right".to_owned()),
+            slurm_secret: "keys",
+            jwt_secret: Some("keys"),
+            slurm_key: Some(b"right"),
             report: &KeyReport {
                 pod: "slurm-controller-0".to_owned(),
                 has_other_jwt_key: slurm_key.is_empty(),
@@ -475,6 +419,10 @@ mod tests {
         assert!(told(&pods, b"right", login(), &unknown()).is_some());
     }
 
+    fn made_with_key(key: &str) -> Value {
+        json!({ "slinky.slurm.net/slurm-key-hash": Digest::of(key.as_bytes()).to_string() })
+    }
+
     #[test]
     fn a_worker_that_is_older_than_the_key_and_does_not_respond_has_another() {
         let not_responding = ["IDLE", "NOT_RESPONDING"];
@@ -484,7 +432,7 @@ mod tests {
             ("right", &not_responding, false),
         ] {
             let mut pods = cluster();
-            pods[1]["metadata"]["annotations"] = json!({ "slinky.slurm.net/slurm-key-hash": made_with });
+            pods[1]["metadata"]["annotations"] = made_with_key(made_with);
             let told = told(&pods, b"right", vec![], &known(state));
             assert_eq!(told.is_some(), holds, "{made_with} {state:?}");
         }
@@ -495,18 +443,17 @@ mod tests {
         );
         // Slurm considers the refusal a response.
         let mut pods = cluster();
-        pods[1]["metadata"]["annotations"] = json!({ "slinky.slurm.net/slurm-key-hash": "former" });
+        pods[1]["metadata"]["annotations"] = made_with_key("former");
         assert!(told(&pods, b"right", vec![], &known_since(&["IDLE"], 0)).is_some());
     }
 
     #[test]
     fn many_are_counted() {
-        let place = |number: usize| PodLocation {
-            pod: format!("w-{number}"),
-            uid: String::new(),
-            node: "n".to_owned(),
+        let pod = |number: usize| -> Arc<Pod> {
+            let pod = pod("slurmd", &format!("w-{number}"), "10.0.0.2", NOW);
+            Arc::new(serde_json::from_value(pod).unwrap())
         };
-        let words = shortened(&(0..12).map(place).collect::<Vec<_>>());
-        assert!(words.ends_with("pod w-9 (node n) and 2 more"), "{words}");
+        let words = shortened(&(0..12).map(pod).collect::<Vec<_>>());
+        assert!(words.ends_with("pod w-9 (node on-10.0.0.2) and 2 more"), "{words}");
     }
 }

@@ -1,6 +1,6 @@
 //! A worker pod: typed access to what its name, labels, annotations, spec and status say. Knows neither NodeSets nor Slurm's state.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{fmt, net::IpAddr};
 
 use api::{
     keys::{annotations, labels},
@@ -108,9 +108,13 @@ impl<'a> Worker<'a> {
     }
 
     pub fn has_address(self, other: &str) -> bool {
-        self.status().is_some_and(|status| {
-            let mut all = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
-            status.pod_ip.as_deref() == Some(other) || all.any(|address| address == other)
+        self.addresses().any(|own| own == other)
+    }
+
+    pub fn addresses(self) -> impl Iterator<Item = &'a str> {
+        self.status().into_iter().flat_map(|status| {
+            let more = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
+            status.pod_ip.as_deref().into_iter().chain(more)
         })
     }
 
@@ -199,7 +203,7 @@ impl<'a> Worker<'a> {
 
     /// Returns why and since when it is leaving, if it was chosen to leave.
     pub fn leaving(self) -> Option<Leaving> {
-        self.annotation(annotations::LEAVING)?.parse().ok()
+        Leaving::parse(self.annotation(annotations::LEAVING)?)
     }
 
     /// Whether it has the annotation of a leaving worker, readable or not.
@@ -300,14 +304,12 @@ impl fmt::Display for Leaving {
     }
 }
 
-impl FromStr for Leaving {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (cause, since) = text.split_once(' ').ok_or(())?;
-        let cause = Cause::ALL.into_iter().find(|known| known.as_str() == cause).ok_or(())?;
-        let since = since.parse().map_err(|_| ())?;
-        Ok(Self { cause, since })
+impl Leaving {
+    fn parse(text: &str) -> Option<Self> {
+        let (cause, since) = text.split_once(' ')?;
+        let cause = Cause::ALL.into_iter().find(|known| known.as_str() == cause)?;
+        let since = since.parse().ok()?;
+        Some(Self { cause, since })
     }
 }
 
@@ -322,7 +324,7 @@ mod tests {
                 cause,
                 since: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
-            assert_eq!(leaving.to_string().parse(), Ok(leaving));
+            assert_eq!(Leaving::parse(&leaving.to_string()), Some(leaving));
         }
         for text in [
             "",
@@ -331,7 +333,7 @@ mod tests {
             "update yesterday",
             "lunch 2026-01-01T00:00:00Z",
         ] {
-            assert_eq!(text.parse::<Leaving>(), Err(()), "{text:?}");
+            assert_eq!(Leaving::parse(text), None, "{text:?}");
         }
     }
 }

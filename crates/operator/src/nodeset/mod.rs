@@ -82,13 +82,12 @@ impl NodeSetReconciler {
         }
     }
 
-    async fn knowledge(&self, nodeset: &NodeSet, key: &Key) -> Knowledge {
-        let name = &nodeset.spec.controller_ref.name;
-        if self.ctx.caches.controllers.get(&key.namespace, name).is_none() {
+    async fn knowledge(&self, cluster: &Key) -> Knowledge {
+        let Key { namespace, name } = cluster;
+        if self.ctx.caches.controllers.get(namespace, name).is_none() {
             return Knowledge::unknown(format!("there is no Controller {name:?}"));
         }
-        let controller = Key::new(&key.namespace, name);
-        self.ctx.clusters.knowledge_within(&controller, FIRST_POLL).await
+        self.ctx.clusters.knowledge_within(cluster, FIRST_POLL).await
     }
 
     /// Returns when to write the status, if not now.
@@ -156,7 +155,8 @@ impl Reconciler for NodeSetReconciler {
         let memory = Arc::clone(self.memories().entry(key.clone()).or_default());
         // One key is never reconciled twice concurrently, so this does not wait.
         let mut memory = memory.lock().await;
-        let knowledge = self.knowledge(&nodeset, key).await;
+        let cluster = Key::new(&key.namespace, &nodeset.spec.controller_ref.name);
+        let knowledge = self.knowledge(&cluster).await;
         let environment = Environment {
             images: self.ctx.defaults.images.clone(),
             cluster_domain: self.ctx.cluster_domain.clone(),
@@ -177,10 +177,12 @@ impl Reconciler for NodeSetReconciler {
             ctx: &self.ctx,
             writer: &self.writer,
             observed: &observed,
+            key,
+            cluster: &cluster,
         };
         let follower = Follower::NodeSet(key.clone());
         let clusters = &self.ctx.clusters;
-        clusters.follow_jobs(&executor.cluster(), &follower, plan.needs_jobs);
+        clusters.follow_jobs(&cluster, &follower, plan.needs_jobs);
         let mut applied = executor.apply(&plan, &mut memory).await;
         let mirror = executor.apply_mirror(&mut memory.mirror).await;
         applied.problems.extend(mirror.complaints);

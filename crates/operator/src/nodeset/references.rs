@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::{
     partition::rules::mark::has_mark,
-    references::{References, key_secret, select},
+    references::{References, key_secret, keys_of, select},
     runtime::{Caches, Change, Delta, Key},
     worker::Worker,
 };
@@ -47,9 +47,10 @@ pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
 /// The NodeSets of the same cluster, with which it shares names and a Service, when one of these may have changed.
 fn of_siblings(delta: &Delta<NodeSet>, caches: &Caches) -> Vec<Key> {
     let shared = |set: &Arc<NodeSet>| (set.slurm_name(), set.spec.controller_ref.name.clone(), set.uid());
-    let sets = delta.sides().filter(|_| differs(delta, shared));
-    sets.flat_map(|set| of_cluster(caches, set.as_ref(), &set.spec.controller_ref.name))
-        .collect()
+    if !differs(delta, shared) {
+        return Vec::new();
+    }
+    of_clusters(caches, keys_of(delta, |set| Some(&set.spec.controller_ref.name)))
 }
 
 fn of_controller(delta: &Delta<Controller>, caches: &Caches) -> Vec<Key> {
@@ -57,18 +58,15 @@ fn of_controller(delta: &Delta<Controller>, caches: &Caches) -> Vec<Key> {
         let meta = controller.meta();
         (meta.uid.clone(), meta.generation, is_deleted(controller.as_ref()))
     };
-    let controllers = delta.sides().filter(|_| differs(delta, relevant));
-    controllers
-        .flat_map(|controller| of_cluster(caches, controller.as_ref(), &controller.name_any()))
-        .collect()
+    of_clusters(caches, delta.key().filter(|_| differs(delta, relevant)))
 }
 
 /// All NodeSets of the cluster, if the Partition needs marks on nodes.
 fn of_partition(delta: &Delta<Partition>, caches: &Caches) -> Vec<Key> {
-    let marked = delta.sides().filter(|partition| has_mark(partition));
-    marked
-        .flat_map(|partition| of_cluster(caches, partition.as_ref(), &partition.spec.controller_ref.name))
-        .collect()
+    let controllers = keys_of(delta, |partition| {
+        has_mark(partition).then_some(&*partition.spec.controller_ref.name)
+    });
+    of_clusters(caches, controllers)
 }
 
 /// All NodeSets of a namespace when its deletion begins: from then on nothing waits for jobs.
@@ -116,12 +114,11 @@ fn of_node(delta: &Delta<Node>, caches: &Caches) -> Vec<Key> {
     sets.map(|set| Key::of(set.as_ref())).chain(owners).collect()
 }
 
-/// The NodeSets of a Controller in the namespace of an object.
-fn of_cluster(caches: &Caches, object: &impl ResourceExt, controller: &str) -> Vec<Key> {
-    let namespace = object.namespace().unwrap_or_default();
-    select(caches, &namespace, |set: &NodeSet| {
-        set.spec.controller_ref.name == controller
-    })
+/// The NodeSets of these Controllers.
+fn of_clusters(caches: &Caches, controllers: impl IntoIterator<Item = Key>) -> Vec<Key> {
+    let of_cluster =
+        |Key { namespace, name }: Key| select(caches, &namespace, |set: &NodeSet| set.spec.controller_ref.name == name);
+    controllers.into_iter().flat_map(of_cluster).collect()
 }
 
 /// Whether a part of the object differs between the sides of a change.

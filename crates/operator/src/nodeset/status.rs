@@ -132,8 +132,7 @@ fn conditions(
 ) -> Vec<DesiredCondition> {
     let mut wanted = Vec::new();
     let deleting = observed.nodeset.metadata.deletion_timestamp.is_some();
-    let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
-    let waits = shortened(&waits);
+    let waits = waits(plan);
     if let Some(rejection) = &plan.rejection {
         let (reason, message) = (rejection.reason, &rejection.message);
         wanted.push(DesiredCondition::false_(READY, reason, message));
@@ -172,7 +171,7 @@ fn conditions(
         let blocked = plan
             .waits
             .iter()
-            .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken { .. }));
+            .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken(_)));
         let stuck = stuck(observed);
         let report = |failure: &Failure| (failure.reason, failure.message.clone());
         let degraded = name_taken
@@ -214,22 +213,22 @@ fn stuck(observed: &Observed) -> Vec<String> {
 }
 
 pub fn state(plan: &Plan) -> State {
-    if let Some(rejection) = &plan.rejection {
-        return rejection.state();
-    }
-    let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
-    let blocked = plan.waits.iter().any(|wait| matches!(wait, Wait::SlurmUnknown { .. }));
-    if blocked {
-        State::Blocked { on: shortened(&waits) }
-    } else if !waits.is_empty() {
-        State::Progressing { why: shortened(&waits) }
-    } else if plan.effects.is_empty() {
-        State::Settled
-    } else {
-        State::Progressing {
+    let waits = waits(plan);
+    let is_blocked = |wait: &Wait| matches!(wait, Wait::SlurmUnknown { .. });
+    match &plan.rejection {
+        Some(rejection) => rejection.state(),
+        None if plan.waits.iter().any(is_blocked) => State::Blocked { on: waits },
+        None if !waits.is_empty() => State::Progressing { why: waits },
+        None if plan.effects.is_empty() => State::Settled,
+        None => State::Progressing {
             why: format!("{} steps were taken", plan.effects.len()),
-        }
+        },
     }
+}
+
+fn waits(plan: &Plan) -> String {
+    let waits: Vec<String> = plan.waits.iter().map(Wait::message).collect();
+    shortened(&waits)
 }
 
 fn shortened(sentences: &[String]) -> String {

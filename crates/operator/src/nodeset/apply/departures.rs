@@ -1,17 +1,23 @@
-//! Removes workers that leave. Running workers are deleted only here.
+//! Removes workers that leave or are lost, and their records in Slurm. Pods of workers are deleted only here.
 
 use std::collections::BTreeMap;
 
 use api::keys::{annotations, labels};
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::Api;
 use serde_json::json;
-use slurm::AdminState;
-use tracing::{info, warn};
+use tracing::{debug, info};
 
 use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
 use crate::{
-    cluster::{CommandError, Knowledge, NodeOrder},
-    nodeset::plan::{Effect, Evidence, Occupancy, Plan, RecordAction, WorkerRemoval, in_force_from, reason_to_leave},
+    cluster::{CommandError, NodeOrder},
+    nodeset::plan::{
+        Effect, Evidence, Occupancy, Plan, PlannedOrder, Wait, WorkerLoss, WorkerRemoval, death_of_node, in_force_from,
+        reason_to_leave,
+    },
     reason,
     runtime::Error,
     worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId, Worker},
@@ -22,15 +28,95 @@ const BURST: usize = 250;
 const WRITES_AT_ONCE: usize = 32;
 
 impl Executor<'_> {
+    /// Sets the nodes of lost workers down and deletes their pods. Returns whether all orders were executed.
+    pub(super) async fn apply_losses(&self, plan: &Plan, applied: &mut ApplyResult) -> bool {
+        let mut steps = Vec::new();
+        for effect in &plan.effects {
+            if let Effect::LoseWorker(loss) = effect {
+                applied.ordered |= loss.down.is_some();
+                steps.push(self.lose_worker(loss));
+            }
+        }
+        applied.run(steps, COMMANDS_AT_ONCE).await
+    }
+
+    /// Slurm gets the order before the pod is deleted: the successor starts only afterwards, so the order never hits it.
+    async fn lose_worker(&self, loss: &WorkerLoss) -> Result<(), StepError> {
+        let WorkerLoss {
+            pod,
+            death,
+            down,
+            is_planned,
+        } = loss;
+        if let Some(name) = &death.node {
+            // The caches may show a pod before its Kubernetes node.
+            let nodes: Api<Node> = Api::all(self.ctx.client.clone());
+            let node = nodes.get_opt(name).await.map_err(Error::other)?;
+            if death_of_node(name, node.as_ref()).as_ref() != Some(death) {
+                info!(nodeset = %self.key, node = name, "Kubernetes node exists after all; keeping the worker");
+                return Ok(());
+            }
+        }
+        if let Some(order) = down {
+            self.command(order).await?;
+            if !is_planned {
+                let message = format!("Node {} is down in Slurm: {}", order.node, death.message);
+                self.warn(reason::NODE_LOST, message);
+            }
+        }
+        let Some(ObjectId { name, uid }) = pod else {
+            return Ok(());
+        };
+        let message = format!("Replacing pod {name}: {}", death.message);
+        self.pod_event(uid, reason::SUCCESSFUL_DELETE, message);
+        if death.node.is_some() {
+            // No kubelet can confirm its end.
+            self.writer
+                .delete_at_once::<Pod>(&self.key.namespace, name, uid)
+                .await?;
+        } else {
+            self.writer.delete::<Pod>(&self.key.namespace, name, uid).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes each record only if a fresh snapshot shows that no job is on the node or requests it.
+    pub(super) async fn delete_records(&self, plan: &Plan, applied: &mut ApplyResult) {
+        let records = plan.effects.iter().filter_map(|effect| match effect {
+            Effect::DeleteRecord(order) => Some(order),
+            _ => None,
+        });
+        let mut records: Vec<&PlannedOrder> = records.collect();
+        if records.is_empty() {
+            return;
+        }
+        let Ok(seen) = self.fresh_snapshot().await else {
+            return;
+        };
+        let evidence = Evidence::new(&seen);
+        // Deleted records need no order.
+        records.retain(|order| seen.nodes.contains_key(&order.node));
+        for order in records {
+            let node = &order.node;
+            let need = evidence.need(node);
+            if need != (Occupancy::Free { keep_record: None }) {
+                debug!(nodeset = %self.key, node, ?need, "keeping record in Slurm");
+            } else if applied.take(self.command(order).await).is_some() {
+                let message = format!("Deleted node {node}, which has no pod, in Slurm");
+                self.event(reason::DEFUNCT_NODE_PRUNED, message);
+            }
+        }
+    }
+
     pub(super) async fn apply_departures(&self, plan: &Plan, applied: &mut ApplyResult) {
         self.apply_choices(plan, applied).await;
         let mut orders = Vec::new();
         for effect in &plan.effects {
-            if let Effect::DrainNode { .. } | Effect::UndrainNode { .. } | Effect::ResumeNode { .. } = effect {
-                applied.ordered = true;
-                orders.push(self.order(effect));
+            if let Effect::OrderNode { order, note_on } = effect {
+                orders.push(self.order(order, note_on.as_ref()));
             }
         }
+        applied.ordered |= !orders.is_empty();
         applied.run(orders, COMMANDS_AT_ONCE).await;
         self.apply_proven(plan, applied).await;
     }
@@ -40,13 +126,11 @@ impl Executor<'_> {
         let mut steps = Vec::new();
         let mut marked: BTreeMap<Cause, Vec<&str>> = BTreeMap::new();
         for effect in &plan.effects {
-            match effect {
-                Effect::MarkLeaving { pod, leaving } => {
-                    steps.push(self.write_choice(pod, Some(*leaving)));
+            if let Effect::MarkLeaving { pod, leaving } = effect {
+                steps.push(self.write_choice(pod, *leaving));
+                if let Some(leaving) = leaving {
                     marked.entry(leaving.cause).or_default().push(&pod.uid);
                 }
-                Effect::UnmarkLeaving { pod } => steps.push(self.write_choice(pod, None)),
-                _ => {}
             }
         }
         applied.ordered |= !marked.is_empty();
@@ -68,44 +152,30 @@ impl Executor<'_> {
         }
     }
 
-    /// Sends the order of an effect that needs no proof.
-    async fn order(&self, effect: &Effect) -> Result<(), StepError> {
-        match effect {
-            Effect::DrainNode {
-                pod,
-                node,
-                reason,
-                is_noted,
-                expect,
-            } => {
-                // A drain that keeps an administrator's reason cannot be told from theirs.
-                let noted = reason.as_deref().filter(|_| *is_noted);
-                if noted.is_some() && noted != self.worker(pod).and_then(Worker::drain_reason) {
-                    self.annotate(pod, json!({ (DRAIN_REASON): noted })).await?;
-                }
-                let reason = reason.clone();
-                self.command(node, &NodeOrder::Drain { reason }, expect).await?;
-                if noted.is_some() {
-                    let since = in_force_from(self.observed, self.ctx.clock.now());
-                    self.annotate(pod, json!({ (DRAINED): since })).await?;
-                }
-                Ok(())
-            }
-            Effect::UndrainNode { node, expect } => self.command(node, &NodeOrder::Undrain, expect).await,
-            Effect::ResumeNode { node, expect } => self.command(node, &NodeOrder::Resume, expect).await,
-            _ => Ok(()),
+    /// Sends an order that needs no proof. The reason and the time of a drain are noted on the pod, if given.
+    async fn order(&self, order: &PlannedOrder, note_on: Option<&ObjectId>) -> Result<(), StepError> {
+        if let (Some(pod), NodeOrder::Drain { reason }) = (note_on, &order.order)
+            && reason.as_deref() != self.worker(pod).and_then(Worker::drain_reason)
+        {
+            self.annotate(pod, json!({ (DRAIN_REASON): reason })).await?;
         }
+        self.command(order).await?;
+        if let Some(pod) = note_on {
+            let since = in_force_from(self.observed, self.ctx.clock.now());
+            self.annotate(pod, json!({ (DRAINED): since })).await?;
+        }
+        Ok(())
     }
 
-    /// Sends an order that was planned on this state of the node.
-    pub(super) async fn command(&self, node: &str, order: &NodeOrder, expect: &AdminState) -> Result<(), StepError> {
-        info!(nodeset = %self.key(), node, ?order, "sending node order");
+    pub(super) async fn command(&self, order: &PlannedOrder) -> Result<(), StepError> {
+        let PlannedOrder { node, order, expect } = order;
+        info!(nodeset = %self.key, node, ?order, "sending node order");
         let clusters = &self.ctx.clusters;
-        match clusters.command(&self.cluster(), node, order, Some(expect)).await {
+        match clusters.command(self.cluster, node, order, Some(expect)).await {
             // The next poll shows the result before anything follows from it.
             Ok(()) | Err(CommandError::NotFound(_)) => Ok(()),
             Err(CommandError::Changed(now)) => {
-                info!(nodeset = %self.key(), node, ?order, %now, "node changed since the order was planned; planning again");
+                info!(nodeset = %self.key, node, ?order, %now, "node changed since the order was planned; planning again");
                 Err(StepError::Changed)
             }
             Err(error) => Err(Error::other(format!("cannot {} node {node}: {error}", verb(order))).into()),
@@ -126,20 +196,14 @@ impl Executor<'_> {
         if removals.is_empty() && evictable.is_empty() {
             return;
         }
-        let seen = match self.ctx.clusters.observe(&self.cluster()).await {
-            Knowledge::Known(seen) => seen,
-            Knowledge::Unknown { why } => {
-                warn!(nodeset = %self.key(), %why, "Slurm does not answer; removing nothing");
-                let problem = format!("nothing is removed while Slurm cannot be asked: {why}");
-                applied.problems.push(problem);
-                return;
-            }
+        let seen = match self.fresh_snapshot().await {
+            Ok(seen) => seen,
+            Err(why) => return applied.problems.push(Wait::SlurmUnknown { why }.message()),
         };
         let evidence = Evidence::new(&seen);
         let holds = |node: &str, occupancy: &Occupancy| evidence.occupancy(node) == *occupancy;
         removals.retain(|removal| holds(&removal.node, &removal.occupancy));
-        let has_record = |removal: &&WorkerRemoval| removal.record != RecordAction::Absent;
-        let (of_slurm, of_pods): (Vec<_>, Vec<_>) = removals.into_iter().partition(has_record);
+        let (of_slurm, of_pods): (Vec<_>, Vec<_>) = removals.into_iter().partition(|removal| removal.order.is_some());
         for (removals, limit) in [(of_slurm, COMMANDS_AT_ONCE), (of_pods, WRITES_AT_ONCE)] {
             let steps = removals.into_iter().map(|removal| self.remove_worker(removal));
             applied.run(steps.collect(), limit).await;
@@ -152,12 +216,11 @@ impl Executor<'_> {
     }
 
     async fn write_choice(&self, pod: &ObjectId, leaving: Option<Leaving>) -> Result<(), Error> {
-        let namespace = self.namespace();
         let marks = match leaving {
             // The drain will have this reason, which identifies it as the operator's.
             Some(leaving) => json!({
                 (annotations::LEAVING): leaving.to_string(),
-                (DRAIN_REASON): reason_to_leave(&namespace, &pod.name, leaving.cause),
+                (DRAIN_REASON): reason_to_leave(&self.key.namespace, &pod.name, leaving.cause),
             }),
             // The reason identifies the drain until that is reverted. A drain that was never in force needs none.
             None if self.worker(pod).and_then(Worker::drained_since).is_some() => {
@@ -178,14 +241,12 @@ impl Executor<'_> {
 
     async fn remove_worker(&self, removal: &WorkerRemoval) -> Result<(), StepError> {
         let WorkerRemoval { pod, node, .. } = removal;
-        match &removal.record {
-            RecordAction::Absent => {}
-            RecordAction::Keep { expect, why } => {
-                self.command(node, &NodeOrder::Drain { reason: None }, expect).await?;
-                let message = format!("Slurm keeps its record of node {node}: {why}");
-                self.event(reason::NODE_RECORD_KEPT, message);
-            }
-            RecordAction::Delete { expect } => self.command(node, &NodeOrder::Delete, expect).await?,
+        if let Some(order) = &removal.order {
+            self.command(order).await?;
+        }
+        if let Some(why) = &removal.keep_record {
+            let message = format!("Slurm keeps its record of node {node}: {why}");
+            self.event(reason::NODE_RECORD_KEPT, message);
         }
         for claim in &removal.claims {
             let owner = OwnerReference {
@@ -197,8 +258,9 @@ impl Executor<'_> {
             };
             self.own_claim(claim, None, Some(owner)).await?;
         }
-        let namespace = self.namespace();
-        self.writer.delete::<Pod>(&namespace, &pod.name, &pod.uid).await?;
+        self.writer
+            .delete::<Pod>(&self.key.namespace, &pod.name, &pod.uid)
+            .await?;
         let message = format!("Removed pod {}, whose node had no job", pod.name);
         self.pod_event(&pod.uid, reason::SUCCESSFUL_DELETE, message);
         Ok(())

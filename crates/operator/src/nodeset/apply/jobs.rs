@@ -1,17 +1,24 @@
-//! Ends jobs whose wait has timed out. Only this file does.
+//! Ends jobs whose wait has timed out, and stale jobs in Slurm, which has lost that they ended with the previous worker.
+//! Only this file does.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    time::Duration,
+};
 
-use slurm::JobHandle;
+use slurm::{JobHandle, rest::Process};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{ApplyResult, Executor};
+use super::{ApplyResult, Executor, StepError};
 use crate::{
-    cluster::{CommandError, JobOrder, Knowledge},
-    nodeset::plan::{Effect, Evidence, JobEnd, Plan, may_be_ended},
+    cluster::{CommandError, JobOrder, NodeOrder},
+    nodeset::plan::{
+        Effect, Evidence, JobEnd, Plan, PlannedOrder, StaleJobs, may_be_ended, stale_jobs, stale_jobs_reason,
+    },
     reason,
     runtime::Error,
+    worker::{ObjectId, Worker},
 };
 
 /// A job that still runs after the request needs time to clean up, or Slurm has refused; a retry sooner does not help.
@@ -41,6 +48,30 @@ impl EndRequests {
     }
 }
 
+/// Stale jobs that each slurmctld process was told to end, by UID of the pod they were shown on. The same process gets no
+/// second order about the same job: that limits the damage if a clock is wrong.
+#[derive(Debug, Default)]
+pub(in crate::nodeset) struct ReportedStaleJobs(HashSet<(String, Process, JobHandle)>);
+
+impl ReportedStaleJobs {
+    /// Drops all other pods.
+    fn keep<'a>(&mut self, uids: impl Iterator<Item = &'a str>) {
+        let uids: BTreeSet<&str> = uids.collect();
+        self.0.retain(|(uid, ..)| uids.contains(uid.as_str()));
+    }
+
+    fn is_new(&self, uid: &str, process: Process, jobs: &[JobHandle]) -> bool {
+        let is_new = |job: &JobHandle| !self.0.contains(&(uid.to_owned(), process, job.clone()));
+        jobs.iter().any(is_new)
+    }
+
+    fn note(&mut self, uid: &str, process: Process, jobs: &[JobHandle]) {
+        self.0.retain(|(other, earlier, _)| other != uid || *earlier == process);
+        let jobs = jobs.iter().cloned();
+        self.0.extend(jobs.map(|job| (uid.to_owned(), process, job)));
+    }
+}
+
 impl Executor<'_> {
     pub(super) async fn apply_ends(&self, plan: &Plan, requests: &mut EndRequests, applied: &mut ApplyResult) {
         let jobs = plan.effects.iter().filter_map(|effect| match effect {
@@ -53,7 +84,7 @@ impl Executor<'_> {
             return;
         }
         // The job may have moved, or an administrator may have resumed the node.
-        let Knowledge::Known(seen) = self.ctx.clusters.observe(&self.cluster()).await else {
+        let Ok(seen) = self.fresh_snapshot().await else {
             return;
         };
         let evidence = Evidence::new(&seen);
@@ -74,8 +105,8 @@ impl Executor<'_> {
             JobOrder::Requeue => ("requeue", reason::JOB_REQUEUED, "Requeued"),
             JobOrder::Cancel => ("cancel", reason::JOB_CANCELLED, "Cancelled"),
         };
-        info!(nodeset = %self.key(), %job, node, verb, "ending job whose wait has timed out");
-        match self.ctx.clusters.command_job(&self.cluster(), job, *order).await {
+        info!(nodeset = %self.key, %job, node, verb, "ending job whose wait has timed out");
+        match self.ctx.clusters.command_job(self.cluster, job, *order).await {
             Ok(()) => {
                 requests.note(job, None, self.instant());
                 let message = format!("{past} job {job} on node {node}, which leaves: spec.drain.timeout has passed");
@@ -94,6 +125,86 @@ impl Executor<'_> {
                 applied.take::<()>(Err(error));
             }
         }
+    }
+
+    pub(super) async fn apply_stale_jobs(
+        &self,
+        plan: &Plan,
+        reported: &mut ReportedStaleJobs,
+        applied: &mut ApplyResult,
+    ) {
+        reported.keep(self.observed.workers().map(Worker::uid));
+        for effect in &plan.effects {
+            if let Effect::EndStaleJobs { pod, node, stale_jobs } = effect {
+                let sent = applied.take(self.end_stale_jobs(pod, node, stale_jobs, reported).await);
+                applied.ordered |= sent == Some(true);
+            }
+        }
+    }
+
+    /// Returns whether an order was sent.
+    async fn end_stale_jobs(
+        &self,
+        pod: &ObjectId,
+        node: &str,
+        planned: &StaleJobs,
+        reported: &mut ReportedStaleJobs,
+    ) -> Result<bool, StepError> {
+        let seen = self.observed.knowledge.known();
+        let (Some(record), Some(process), Some(worker)) = (
+            seen.and_then(|seen| seen.nodes.get(node)),
+            seen.and_then(|seen| seen.process),
+            self.worker(pod),
+        ) else {
+            return Ok(false);
+        };
+        let StaleJobs { jobs, requeue } = planned;
+        if !reported.is_new(&pod.uid, process, jobs) {
+            return Ok(false);
+        }
+        if requeue.is_none() && !record.state.is_drain() {
+            // No job may start between the snapshot and the next order. If that is not sent, the next plan reverts the
+            // drain.
+            let reason = stale_jobs_reason(record, worker);
+            let order = PlannedOrder::new(record, NodeOrder::Drain { reason });
+            self.command(&order).await?;
+        }
+        let Ok(seen) = self.fresh_snapshot().await else {
+            return Ok(false);
+        };
+        let still = stale_jobs(&Evidence::new(&seen), worker);
+        let (Some(record), Some(process)) = (
+            seen.nodes.get(node),
+            seen.process.filter(|_| still.as_ref() == Some(planned)),
+        ) else {
+            info!(nodeset = %self.key, node, "stale jobs have changed; planning again");
+            return Ok(true);
+        };
+        let names: Vec<&str> = jobs.iter().map(JobHandle::as_str).collect();
+        let names = names.join(", ");
+        info!(nodeset = %self.key, node, jobs = names, ?requeue, "ending stale jobs");
+        if requeue.is_none() {
+            let reason = stale_jobs_reason(record, worker);
+            let order = PlannedOrder::new(record, NodeOrder::Down { reason });
+            self.command(&order).await?;
+        }
+        for job in requeue.iter().flatten() {
+            let clusters = &self.ctx.clusters;
+            match clusters.command_job(self.cluster, job, JobOrder::Requeue).await {
+                Ok(()) | Err(CommandError::NotFound(_)) => {}
+                Err(error) => {
+                    let error = format!(
+                        "cannot requeue job {job}, which ended with the previous worker of node {node}: {error}"
+                    );
+                    return Err(Error::other(error).into());
+                }
+            }
+        }
+        reported.note(&pod.uid, process, jobs);
+        let message =
+            format!("Ended jobs in Slurm that had ended with the previous worker of node {node}: job {names}");
+        self.warn(reason::JOBS_LOST, message);
+        Ok(true)
     }
 }
 
@@ -125,5 +236,25 @@ mod tests {
         // A job that was not due in between is due again.
         assert_eq!(turns(&mut requests, vec![]), (0, vec![]));
         assert_eq!(turns(&mut requests, ending()), (1, vec![]));
+    }
+
+    #[test]
+    fn a_slurmctld_process_gets_one_order_per_job_and_worker() {
+        let mut reported = ReportedStaleJobs::default();
+        let life = |boot_time| Process { boot_time };
+        let jobs = |ids: &[&str]| -> Vec<JobHandle> { ids.iter().map(|id| JobHandle::new(*id).unwrap()).collect() };
+        assert!(reported.is_new("a", life(1), &jobs(&["7"])));
+        reported.note("a", life(1), &jobs(&["7"]));
+        assert!(!reported.is_new("a", life(1), &jobs(&["7"])));
+        assert!(reported.is_new("a", life(1), &jobs(&["7", "8"])));
+        assert!(reported.is_new("b", life(1), &jobs(&["7"])));
+        // The next process may have lost it.
+        assert!(reported.is_new("a", life(2), &jobs(&["7"])));
+        reported.note("a", life(2), &jobs(&["8"]));
+        assert!(reported.is_new("a", life(2), &jobs(&["7"])));
+        reported.keep(["a"].into_iter());
+        assert!(!reported.is_new("a", life(2), &jobs(&["8"])));
+        reported.keep(["b"].into_iter());
+        assert!(reported.is_new("a", life(2), &jobs(&["8"])));
     }
 }

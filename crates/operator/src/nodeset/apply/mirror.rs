@@ -1,18 +1,17 @@
 //! Writes the state of Slurm nodes to their pods and the other way round. Nothing here ends or moves a job.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use api::keys::POD_CONDITION_PREFIX;
 use futures::{StreamExt, stream};
 use serde_json::json;
+use slurm::NodeDescription;
 use tracing::info;
 
 use super::{ApplyResult, COMMANDS_AT_ONCE, Executor};
 use crate::{
     cluster::{CommandError, NodeOrder},
-    nodeset::mirror::{
-        Mirror, MirrorMemory, NodeUpdate, PodChange, PodWrite, TopologyRequest, mirror, topology_refused,
-    },
+    nodeset::mirror::{Mirror, MirrorMemory, PodChange, PodMemory, TopologyRequest, mirror, topology_refused},
     reason,
     runtime::Error,
     worker::Worker,
@@ -23,28 +22,28 @@ const WRITES_AT_ONCE: usize = 16;
 /// When to retry after a state could not be mirrored to a pod or a node.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 
-type Workers<'a> = HashMap<&'a str, Worker<'a>>;
-
 impl Executor<'_> {
     /// Mirrors states between pods and Slurm's nodes. Failures are among the complaints; the next reconcile retries them.
-    pub(in crate::nodeset) async fn apply_mirror(&self, memory: &mut MirrorMemory) -> Mirror {
-        let workers: Workers<'_> = self.observed.workers().map(|worker| (worker.uid(), worker)).collect();
-        memory.keep(workers.keys().copied());
+    pub(in crate::nodeset) async fn apply_mirror(&self, memory: &mut MirrorMemory) -> Mirror<'_> {
+        let existing: HashSet<&str> = self.observed.workers().map(Worker::uid).collect();
+        memory.retain(|uid, _| existing.contains(uid.as_str()));
         let mut mirror = mirror(self.observed, memory);
-        for PodWrite { pod, .. } in &mirror.writes {
-            memory.of_mut(&pod.uid).written = Some(self.observed.now);
+        for (worker, _) in &mirror.pod_writes {
+            memory.entry(worker.uid().to_owned()).or_default().written = Some(self.observed.now);
         }
         let mut applied = ApplyResult::default();
-        let writes = mirror.writes.iter().map(|write| self.write_pod(write, &workers));
+        let writes = mirror.pod_writes.iter();
+        let writes = writes.map(|(worker, change)| self.write_pod(*worker, change));
         applied.run(writes.collect(), WRITES_AT_ONCE).await;
-        let updates: Vec<_> = mirror
-            .node_updates
-            .iter()
-            .map(|update| self.update_node(update))
+        let updates = mirror.node_updates.iter();
+        let updates: Vec<_> = updates
+            .map(|(worker, description)| self.update_node(*worker, description))
             .collect();
         let responses: Vec<_> = stream::iter(updates).buffered(COMMANDS_AT_ONCE).collect().await;
-        for (update, response) in mirror.node_updates.iter().zip(responses) {
-            applied.problems.extend(self.note(update, response, &workers, memory));
+        for ((worker, description), response) in mirror.node_updates.iter().zip(responses) {
+            let memory = memory.entry(worker.uid().to_owned()).or_default();
+            let problem = self.note(*worker, description, response, memory);
+            applied.problems.extend(problem);
         }
         if !applied.problems.is_empty() {
             mirror.requeue = Some(mirror.requeue.unwrap_or(RETRY_AFTER).min(RETRY_AFTER));
@@ -53,37 +52,32 @@ impl Executor<'_> {
         mirror
     }
 
-    async fn write_pod(&self, PodWrite { pod, change }: &PodWrite, workers: &Workers<'_>) -> Result<(), Error> {
+    async fn write_pod(&self, worker: Worker<'_>, change: &PodChange) -> Result<(), Error> {
         match change {
-            PodChange::Annotations(annotations) => self.annotate(pod, json!(annotations)).await,
+            PodChange::Annotations(annotations) => self.annotate(&worker.id(), json!(annotations)).await,
             PodChange::Conditions(wanted) => {
-                let Some(observed) = workers.get(pod.uid.as_str()) else {
-                    return Ok(());
-                };
-                let now = self.observed.now;
-                let written = self
-                    .writer
-                    .pod_conditions(observed.0, POD_CONDITION_PREFIX, wanted, now);
+                let (prefix, now) = (POD_CONDITION_PREFIX, self.observed.now);
+                let written = self.writer.pod_conditions(worker.0, prefix, wanted, now);
                 written.await.map(drop)
             }
         }
     }
 
-    async fn update_node(&self, NodeUpdate { node, description, .. }: &NodeUpdate) -> Result<(), CommandError> {
-        info!(nodeset = %self.key(), node, ?description, "describing node");
+    async fn update_node(&self, worker: Worker<'_>, description: &NodeDescription) -> Result<(), CommandError> {
+        let node = worker.slurm_name().unwrap_or_default();
+        info!(nodeset = %self.key, node, ?description, "describing node");
         let order = NodeOrder::Describe(description.clone());
-        self.ctx.clusters.command(&self.cluster(), node, &order, None).await
+        self.ctx.clusters.command(self.cluster, node, &order, None).await
     }
 
     fn note(
         &self,
-        update: &NodeUpdate,
+        worker: Worker<'_>,
+        description: &NodeDescription,
         response: Result<(), CommandError>,
-        workers: &Workers<'_>,
-        memory: &mut MirrorMemory,
+        memory: &mut PodMemory,
     ) -> Option<String> {
-        let NodeUpdate { pod, node, description } = update;
-        let memory = memory.of_mut(&pod.uid);
+        let node = worker.slurm_name().unwrap_or_default();
         // By the clock of the snapshots, so that an older snapshot is recognized.
         let at = self.ctx.clock.now();
         memory.updated = Some(at);
@@ -97,9 +91,7 @@ impl Executor<'_> {
             return refused.map(|words| format!("Slurm refused to describe node {node}: {words}"));
         };
         let place = place.to_string();
-        let worker = workers.get(pod.uid.as_str());
-        let complaint = refused.as_ref().zip(worker);
-        let complaint = complaint.map(|(words, worker)| topology_refused(*worker, &place, words));
+        let complaint = refused.as_ref().map(|words| topology_refused(worker, &place, words));
         memory.topology = Some(TopologyRequest { place, at, refused });
         if let Some(complaint) = &complaint {
             self.warn(reason::TOPOLOGY_REFUSED, complaint);

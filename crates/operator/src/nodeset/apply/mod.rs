@@ -4,13 +4,11 @@
 
 mod departures;
 mod jobs;
-mod losses;
 mod mirror;
 mod pods;
 mod reservation;
-mod stale_jobs;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{NodeSet, keys};
 use futures::{StreamExt, stream};
@@ -23,14 +21,19 @@ use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tracing::warn;
 
-pub(super) use self::{jobs::EndRequests, reservation::LastReservation, stale_jobs::ReportedStaleJobs};
+pub(super) use self::{
+    jobs::{EndRequests, ReportedStaleJobs},
+    reservation::LastReservation,
+};
 use super::{
     Memory,
     observe::Observed,
     plan::{Effect, Plan, RevisionPlan},
 };
 use crate::{
+    cluster::{Knowledge, Seen},
     reason,
     runtime::{Context, Created, Error, Key, Writer, Written},
     template::metadata::owner,
@@ -101,6 +104,9 @@ pub(super) struct Executor<'a> {
     pub(super) ctx: &'a Context,
     pub(super) writer: &'a Writer,
     pub(super) observed: &'a Observed,
+    pub(super) key: &'a Key,
+    /// Of the Controller.
+    pub(super) cluster: &'a Key,
 }
 
 impl Executor<'_> {
@@ -135,7 +141,7 @@ impl Executor<'_> {
         self.apply_stale_jobs(plan, &mut memory.stale_jobs, &mut applied).await;
         if applied.ordered || applied.changed {
             // So that the next plan sees the result of the orders.
-            self.ctx.clusters.poll_now(&self.cluster(), POLL_TIMEOUT).await;
+            self.ctx.clusters.poll_now(self.cluster, POLL_TIMEOUT).await;
         }
         for effect in &plan.effects {
             if let Effect::RemoveFinalizer { because } = effect {
@@ -190,8 +196,7 @@ impl Executor<'_> {
             applied.take(self.patch::<ControllerRevision>(name, patch).await);
         }
         for ObjectId { name, uid } in &plan.delete {
-            let namespace = self.namespace();
-            let deleted = self.writer.delete::<ControllerRevision>(&namespace, name, uid);
+            let deleted = self.writer.delete::<ControllerRevision>(&self.key.namespace, name, uid);
             applied.take(deleted.await);
         }
     }
@@ -200,7 +205,7 @@ impl Executor<'_> {
         let revision: ControllerRevision = read(revision)?;
         if let Created::Exists = self.writer.create(&revision).await? {
             // The cache holds only revisions with an owner. A revision that lost its owner is ours by its name and content.
-            let found: ControllerRevision = self.writer.get(&self.namespace(), &revision.name_any()).await?;
+            let found: ControllerRevision = self.writer.get(&self.key.namespace, &revision.name_any()).await?;
             if !found.owner_references().is_empty() || found.data != revision.data {
                 return self.check_existing(&found);
             }
@@ -220,16 +225,19 @@ impl Executor<'_> {
             .await
     }
 
+    /// Reads Slurm again, for effects that need proof. Returns why that failed.
+    async fn fresh_snapshot(&self) -> Result<Arc<Seen>, String> {
+        match self.ctx.clusters.observe(self.cluster).await {
+            Knowledge::Known(seen) => Ok(seen),
+            Knowledge::Unknown { why } => {
+                warn!(nodeset = %self.key, %why, "Slurm does not answer; skipping the steps that need proof");
+                Err(why)
+            }
+        }
+    }
+
     fn nodeset(&self) -> &NodeSet {
         &self.observed.nodeset
-    }
-
-    fn namespace(&self) -> String {
-        self.nodeset().namespace().unwrap_or_default()
-    }
-
-    fn key(&self) -> Key {
-        Key::of(self.nodeset())
     }
 
     fn event(&self, reason: &'static str, message: impl Into<String>) {
@@ -245,7 +253,7 @@ impl Executor<'_> {
     }
 
     async fn patch<K: Written>(&self, name: &str, patch: Value) -> Result<(), Error> {
-        self.writer.patch::<K>(&self.namespace(), name, patch).await.map(drop)
+        self.writer.patch::<K>(&self.key.namespace, name, patch).await.map(drop)
     }
 
     /// Merges fields into the metadata of an object. Lists are written whole, so it must not have changed since it was read.
@@ -263,10 +271,6 @@ impl Executor<'_> {
 
     async fn annotate(&self, pod: &ObjectId, annotations: Value) -> Result<(), Error> {
         self.patch_pod(pod, json!({ "annotations": annotations })).await
-    }
-
-    pub(super) fn cluster(&self) -> Key {
-        Key::new(self.namespace(), &self.nodeset().spec.controller_ref.name)
     }
 
     fn worker(&self, pod: &ObjectId) -> Option<Worker<'_>> {

@@ -55,7 +55,7 @@ impl Executor<'_> {
     /// rejection, such as an exhausted quota, skips the rest.
     async fn create_pods(&self, mut creations: Vec<(&Value, &Vec<Value>)>, desired: u32, applied: &mut ApplyResult) {
         creations.retain(|(pod, _)| {
-            let key = Key::new(self.namespace(), name_of(pod));
+            let key = Key::new(&self.key.namespace, name_of(pod));
             applied.take(self.writer.check_contested::<Pod>(&key)).is_some()
         });
         let Some((first, others)) = creations.split_at_checked(1) else {
@@ -77,14 +77,11 @@ impl Executor<'_> {
             return Ok(());
         }
         let created = self.create_with_claims(pod, claims).await;
-        // A taken name concerns one pod.
-        if created
-            .as_ref()
-            .is_err_and(|error| !matches!(error, Error::Taken { .. }))
-        {
-            rejected.store(true, Ordering::Relaxed);
-        }
-        created
+        created.inspect_err(|error| {
+            // A taken name concerns one pod.
+            let is_general = !matches!(error, Error::Taken { .. });
+            rejected.fetch_or(is_general, Ordering::Relaxed);
+        })
     }
 
     async fn create_with_claims(&self, pod: &Value, claims: &[Value]) -> Result<(), Error> {
@@ -105,10 +102,10 @@ impl Executor<'_> {
 
     /// Checks a pod of that name that the caches did not show as ours.
     async fn check_existing_pod(&self, name: &str) -> Result<(), Error> {
-        let found = match self.ctx.caches.pods.get(&self.namespace(), name) {
+        let found = match self.ctx.caches.pods.get(&self.key.namespace, name) {
             Some(found) => Pod::clone(&found),
             // A foreign pod has none of the labels by which pods are watched.
-            None => self.writer.get(&self.namespace(), name).await?,
+            None => self.writer.get(&self.key.namespace, name).await?,
         };
         // A pod that matches this NodeSet and has no owner is about to be adopted.
         if found.owner_references().is_empty() && is_made_for(self.nodeset(), &found) {
@@ -130,7 +127,7 @@ impl Executor<'_> {
 
     async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let name = claim.name_any();
-        match self.ctx.caches.claims.get(&self.namespace(), &name) {
+        match self.ctx.caches.claims.get(&self.key.namespace, &name) {
             Some(existing) if existing.metadata.deletion_timestamp.is_some() => Err(Error::other(format!(
                 "claim {name} is being deleted; its pod is created afterwards"
             ))),
@@ -146,7 +143,7 @@ impl Executor<'_> {
         uid: Option<&String>,
         owner: Option<OwnerReference>,
     ) -> Result<(), Error> {
-        let Some(claim) = self.ctx.caches.claims.get(&self.namespace(), name) else {
+        let Some(claim) = self.ctx.caches.claims.get(&self.key.namespace, name) else {
             return Ok(());
         };
         let is_another = uid.is_some() && claim.metadata.uid.as_ref() != uid;

@@ -53,8 +53,8 @@ impl Executor<'_> {
 
     async fn reserve(&self, request: &ReservationRequest, new: bool) -> Result<(), Error> {
         let name = &request.name;
-        info!(nodeset = %self.key(), ?request, new, "sending reservation");
-        let sent = self.ctx.clusters.reserve(&self.cluster(), request).await;
+        info!(nodeset = %self.key, ?request, new, "sending reservation");
+        let sent = self.ctx.clusters.reserve(self.cluster, request).await;
         sent.map_err(|error| Error::other(format!("cannot create or change reservation {name}: {error}")))?;
         let (reason, verb) = if new {
             (reason::RESERVATION_CREATED, "Created")
@@ -66,8 +66,8 @@ impl Executor<'_> {
     }
 
     async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
-        info!(nodeset = %self.key(), %name, "deleting reservation");
-        match self.ctx.clusters.unreserve(&self.cluster(), name).await {
+        info!(nodeset = %self.key, %name, "deleting reservation");
+        match self.ctx.clusters.unreserve(self.cluster, name).await {
             Ok(()) => {
                 self.event(reason::RESERVATION_DELETED, format!("Deleted reservation {name}"));
                 Ok(())

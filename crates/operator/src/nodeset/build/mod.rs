@@ -4,7 +4,6 @@ mod claims;
 mod conf;
 mod pod;
 mod pre_stop;
-mod revision;
 mod service;
 mod ssh;
 
@@ -13,7 +12,6 @@ pub use self::{
     conf::topology_in,
     pod::{Blueprint, Place, build_pod, hostname_on, topology_of, worker_labels},
     pre_stop::TERMINATING,
-    revision::{build_revision, build_revision_data, hash, hash_of, makes_same_pods, revision_name},
     service::{build_disruption_budget, build_service},
-    ssh::{build_ssh_config_map, render_sshd_config, takes_changed_sssd_conf},
+    ssh::{build_ssh_config_map, takes_changed_sssd_conf},
 };

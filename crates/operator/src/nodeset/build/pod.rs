@@ -15,7 +15,7 @@ use slurm::revision::Digest;
 use super::{claims::claim_volumes, conf::render_conf, pre_stop, ssh};
 use crate::{
     conf_server::conf_server,
-    defaults::Images,
+    nodeset::observe::Observed,
     runtime::Quantity,
     template::{
         LOGFILE_SCRIPT,
@@ -36,19 +36,9 @@ pub(super) const OWNER_ONLY: i64 = 0o600;
 /// What a worker pod is built from, besides its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Blueprint<'a> {
-    pub nodeset: &'a NodeSet,
+    pub observed: &'a Observed,
     pub controller: &'a Controller,
-    pub images: &'a Images,
-    /// DNS domain of the Kubernetes cluster, usually `cluster.local`.
-    pub cluster_domain: &'a str,
     pub revision: &'a str,
-    /// Set if SSH is enabled.
-    pub sshd_config: Option<&'a str>,
-    /// `None` without a reference, or while the Secret or its entry is missing.
-    pub sssd_conf: Option<&'a [u8]>,
-    /// Digest of the key in the Secret, if known. It shows with which key the worker started, and is no reason to replace
-    /// it.
-    pub slurm_key: Option<&'a str>,
 }
 
 /// Which worker of the NodeSet it is.
@@ -124,10 +114,13 @@ pub fn worker_labels(nodeset: &NodeSet) -> Words {
 }
 
 pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
-    let nodeset = blueprint.nodeset;
-    let mut init_containers = vec![container(logfile(blueprint), nodeset.spec.logfile.as_ref())];
+    let nodeset = blueprint.observed.nodeset.as_ref();
+    let mut init_containers = vec![container(logfile(blueprint.observed), nodeset.spec.logfile.as_ref())];
     if nodeset.spec.wanted_sssd().is_some() {
-        init_containers.push(container(ssh::init_container(nodeset, &blueprint.images.slurmd), None));
+        init_containers.push(container(
+            ssh::init_container(nodeset, &blueprint.observed.environment.images.slurmd),
+            None,
+        ));
     }
     let template = PodTemplate {
         meta: metadata(blueprint, place),
@@ -143,7 +136,7 @@ pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
 }
 
 fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> ObjectMeta {
-    let nodeset = blueprint.nodeset;
+    let nodeset = blueprint.observed.nodeset.as_ref();
     let mode = match place.index {
         Some(_) => ScalingMode::StatefulSet,
         None => ScalingMode::DaemonSet,
@@ -159,16 +152,20 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> ObjectMeta {
         (labels::POD_INDEX, place.index.as_deref()),
         (labels::POD_PROTECT, protection),
     ];
-    let sshd_config = blueprint.sshd_config.unwrap_or_default().as_bytes();
-    let sssd_conf = blueprint.sssd_conf.unwrap_or_default();
+    let sshd_config = ssh::render_sshd_config(nodeset).unwrap_or_default();
+    let sssd_conf = blueprint.observed.sssd_conf.as_deref().unwrap_or_default();
     let notes = [
         (annotations::TOPOLOGY, place.topology.as_deref()),
-        (annotations::SLURM_KEY_HASH, blueprint.slurm_key),
+        // It shows with which key the worker started, and is no reason to replace it.
+        (annotations::SLURM_KEY_HASH, blueprint.observed.slurm_key.as_deref()),
     ];
     let mut marks = Marks::of_for_pods(&nodeset.metadata)
         .and(nodeset.spec.pod_metadata())
         .label(&worker_labels(nodeset))
-        .annotate(annotations::SSHD_CONF_HASH, Digest::of(sshd_config).to_string())
+        .annotate(
+            annotations::SSHD_CONF_HASH,
+            Digest::of(sshd_config.as_bytes()).to_string(),
+        )
         .annotate(annotations::SSSD_CONF_HASH, Digest::of(sssd_conf).to_string())
         .annotate(annotations::DEFAULT_CONTAINER, apps::SLURMD);
     let given = |(key, value): (&str, Option<&str>)| Some((key.to_owned(), value?.to_owned()));
@@ -181,31 +178,32 @@ fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> ObjectMeta {
 }
 
 fn base_spec(blueprint: &Blueprint<'_>, place: &Place) -> Map<String, Value> {
-    let nodeset = blueprint.nodeset;
+    let nodeset = blueprint.observed.nodeset.as_ref();
     let namespace = nodeset.namespace().unwrap_or_default();
     let service = blueprint.controller.child_names().workers_service();
     fields(json!({
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
         "subdomain": service,
-        "dnsConfig": { "searches": [format!("{service}.{namespace}.svc.{}", blueprint.cluster_domain)] },
+        "dnsConfig": { "searches": [format!("{service}.{namespace}.svc.{}", blueprint.observed.environment.cluster_domain)] },
         "tolerations": [{ "key": keys::WORKER_TAINT, "operator": "Equal", "effect": "NoExecute" }],
         "volumes": volumes(blueprint, place),
     }))
 }
 
 fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
-    let mut volumes = claim_volumes(blueprint.nodeset, place.claim_suffix());
+    let nodeset = blueprint.observed.nodeset.as_ref();
+    let mut volumes = claim_volumes(nodeset, place.claim_suffix());
     let key = blueprint.controller.slurm_key().unwrap_or_default();
     let item = json!({ "key": key.key, "path": wellknown::SLURM_KEY_FILE });
     volumes.push(projected(ETC_VOLUME, "secret", &key.name, item));
     volumes.push(json!({ "name": LOG_VOLUME, "emptyDir": { "medium": "Memory" } }));
-    if blueprint.nodeset.spec.wanted_ssh().is_some() {
-        let (names, file) = (blueprint.nodeset.child_names(), wellknown::SSHD_CONFIG_FILE);
+    if nodeset.spec.wanted_ssh().is_some() {
+        let (names, file) = (nodeset.child_names(), wellknown::SSHD_CONFIG_FILE);
         let item = json!({ "key": file, "path": file, "mode": OWNER_ONLY });
         volumes.push(projected(SSH_VOLUME, "configMap", &names.ssh_config_map(), item));
     }
-    if let Some(reference) = blueprint.nodeset.spec.wanted_sssd() {
+    if let Some(reference) = nodeset.spec.wanted_sssd() {
         volumes.extend(ssh::sssd_volumes(reference));
     }
     volumes
@@ -218,7 +216,7 @@ pub(super) fn projected(volume: &str, kind: &str, name: &str, item: Value) -> Va
 }
 
 fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
-    let nodeset = blueprint.nodeset;
+    let nodeset = blueprint.observed.nodeset.as_ref();
     let extra_conf = nodeset.spec.extra_conf.as_deref().unwrap_or_default();
     let conf = render_conf(&nodeset.slurm_name(), extra_conf, place.topology.as_deref());
     let mut ports = vec![json!({ "name": apps::SLURMD, "containerPort": wellknown::SLURMD_PORT, "protocol": "TCP" })];
@@ -242,7 +240,7 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     // No liveness probe: a slurmd that is slow for a minute must not end its jobs.
     json!({
         "name": apps::SLURMD,
-        "image": blueprint.images.slurmd,
+        "image": blueprint.observed.environment.images.slurmd,
         "imagePullPolicy": default_pull_policy(nodeset.spec.slurmd.as_ref()),
         "args": ["-Z", "--conf-server", conf_server(blueprint.controller), "--conf", conf],
         "env": [
@@ -267,11 +265,11 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     })
 }
 
-fn logfile(blueprint: &Blueprint<'_>) -> Value {
+fn logfile(observed: &Observed) -> Value {
     json!({
         "name": "logfile",
-        "image": blueprint.images.logfile,
-        "imagePullPolicy": default_pull_policy(blueprint.nodeset.spec.logfile.as_ref()),
+        "image": observed.environment.images.logfile,
+        "imagePullPolicy": default_pull_policy(observed.nodeset.spec.logfile.as_ref()),
         "command": ["sh", "-c", LOGFILE_SCRIPT],
         "env": [{ "name": "SOCKET", "value": format!("{}/slurmd.log", wellknown::LOG_DIR) }],
         "restartPolicy": "Always",

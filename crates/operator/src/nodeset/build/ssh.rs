@@ -79,9 +79,10 @@ pub fn takes_changed_sssd_conf(pod: &Pod) -> bool {
     volumes.into_iter().flatten().any(|volume| volume.name == USED_VOLUME)
 }
 
-/// Renders sshd_config as upstream does: its digest is on every pod.
-pub fn render_sshd_config(extra: &str) -> String {
-    [
+/// Renders sshd_config as upstream does: its digest is on every pod. `None` without SSH.
+pub(super) fn render_sshd_config(nodeset: &NodeSet) -> Option<String> {
+    let extra = nodeset.spec.wanted_ssh()?.extra_sshd_config.as_deref();
+    let lines = [
         "#",
         "### GENERAL ###",
         "Include /etc/ssh/sshd_config.d/*.conf",
@@ -90,14 +91,15 @@ pub fn render_sshd_config(extra: &str) -> String {
         "AuthenticationMethods publickey password",
         "#",
         "### EXTRA CONFIG ###",
-        extra,
+        extra.unwrap_or_default(),
         "",
-    ]
-    .join("\n")
+    ];
+    Some(lines.join("\n"))
 }
 
-pub fn build_ssh_config_map(nodeset: &NodeSet, sshd_config: &str) -> Value {
-    json!({
+pub fn build_ssh_config_map(nodeset: &NodeSet) -> Option<Value> {
+    let sshd_config = render_sshd_config(nodeset)?;
+    Some(json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
@@ -108,7 +110,7 @@ pub fn build_ssh_config_map(nodeset: &NodeSet, sshd_config: &str) -> Value {
         },
         "immutable": false,
         "data": { (wellknown::SSHD_CONFIG_FILE): sshd_config },
-    })
+    }))
 }
 
 #[cfg(test)]

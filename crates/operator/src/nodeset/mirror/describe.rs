@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use slurm::{NodeDescription, NodeFeatures, SingleLine, describe::InvalidLine};
 
-use super::{Mirror, NodeUpdate, TopologyRequest, WorkerView};
+use super::{Mirror, TopologyRequest, WorkerView};
 use crate::{
     cluster::Seen,
     nodeset::{
@@ -27,7 +27,7 @@ const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(5);
 const REGISTERED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Plans the update of a registered node, down or not. Until the pod runs, the record is that of its predecessor.
-pub(super) fn plan(view: WorkerView<'_>, mirror: &mut Mirror) {
+pub(super) fn plan<'a>(view: &WorkerView<'a>, mirror: &mut Mirror<'a>) {
     let Some((seen, node)) = view.seen.zip(view.node) else {
         return;
     };
@@ -51,7 +51,7 @@ pub(super) fn plan(view: WorkerView<'_>, mirror: &mut Mirror) {
         // A worker that is deleted right after it registered may have no comment, and later nothing would show who owned
         // its record. The record may already be the successor's, which has another address.
         if worker.has_address(&node.address) && Identity::parse(&node.comment).is_none() {
-            push_update(view, node, description, mirror);
+            mirror.node_updates.push((worker, description));
         }
         return;
     }
@@ -62,7 +62,7 @@ pub(super) fn plan(view: WorkerView<'_>, mirror: &mut Mirror) {
             address: Some(address),
             ..NodeDescription::default()
         };
-        push_update(view, node, description, mirror);
+        mirror.node_updates.push((worker, description));
     }
     match wanted_features(view, node) {
         Ok(features) => description.features = features,
@@ -72,11 +72,11 @@ pub(super) fn plan(view: WorkerView<'_>, mirror: &mut Mirror) {
         }
     }
     if description != NodeDescription::default() {
-        push_update(view, node, description, mirror);
+        mirror.node_updates.push((worker, description));
     }
 }
 
-fn missing_comment(view: WorkerView<'_>, node: &slurm::Node) -> Option<SingleLine> {
+fn missing_comment(view: &WorkerView<'_>, node: &slurm::Node) -> Option<SingleLine> {
     let nodeset = view.observed.nodeset.as_ref();
     let identity = Identity {
         namespace: nodeset.namespace().unwrap_or_default(),
@@ -89,16 +89,8 @@ fn missing_comment(view: WorkerView<'_>, node: &slurm::Node) -> Option<SingleLin
     (comment.as_str() != node.comment).then_some(comment)
 }
 
-fn push_update(view: WorkerView<'_>, node: &slurm::Node, description: NodeDescription, mirror: &mut Mirror) {
-    mirror.node_updates.push(NodeUpdate {
-        pod: view.worker.id(),
-        node: node.name.clone(),
-        description,
-    });
-}
-
 /// Returns the wanted features. `None` if they are set. Foreign features are kept.
-fn wanted_features(view: WorkerView<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
+fn wanted_features(view: &WorkerView<'_>, node: &slurm::Node) -> Result<Option<NodeFeatures>, InvalidLine> {
     let observed = view.observed;
     let marks = Marks::of(&observed.nodeset, &node.name, &observed.partitions, &observed.siblings);
     // Without the Kubernetes node its annotation is unknown, and its features stay.
@@ -138,7 +130,7 @@ fn features_of(host: &Node) -> BTreeSet<String> {
 
 /// Returns the topology that the Kubernetes node requests, once it is on the pod too. Without an annotation on the node:
 /// the topology of `extraConf` or the pod template, but only to replace the one on the pod.
-fn wanted_topology(view: WorkerView<'_>) -> Option<String> {
+fn wanted_topology(view: &WorkerView<'_>) -> Option<String> {
     let on_pod = view.worker.annotation(annotations::TOPOLOGY);
     let on_pod = on_pod.filter(|place| !place.is_empty())?;
     if let Some(place) = build::topology_of(view.host?) {
@@ -149,13 +141,13 @@ fn wanted_topology(view: WorkerView<'_>) -> Option<String> {
     Some(extra.or_else(|| template_topology(view)).unwrap_or_default())
 }
 
-fn template_topology(view: WorkerView<'_>) -> Option<String> {
+fn template_topology(view: &WorkerView<'_>) -> Option<String> {
     let annotations = view.observed.nodeset.spec.pod_metadata()?.annotations.as_ref()?;
     annotations.get(annotations::TOPOLOGY).cloned()
 }
 
 /// Adds the annotation of the pod, from which `SLINKY_TOPOLOGY` is set and which shows that the operator set the topology.
-pub(super) fn mark_topology(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
+pub(super) fn mark_topology(view: &WorkerView<'_>, wanted: &mut MetadataPatch) {
     let Some(host) = view.host else { return };
     let place = match build::topology_of(host) {
         Some(place) => Some(place.to_owned()),
@@ -167,7 +159,7 @@ pub(super) fn mark_topology(view: WorkerView<'_>, wanted: &mut MetadataPatch) {
 }
 
 /// Whether Slurm no longer has the topology that the pod shows.
-fn is_reverted(view: WorkerView<'_>) -> bool {
+fn is_reverted(view: &WorkerView<'_>) -> bool {
     let Some((seen, node)) = view.seen.zip(view.node) else {
         return view.seen.is_some();
     };
@@ -178,7 +170,7 @@ fn is_reverted(view: WorkerView<'_>) -> bool {
     })
 }
 
-fn plan_topology(view: WorkerView<'_>, seen: &Seen, node: &slurm::Node, mirror: &mut Mirror) {
+fn plan_topology<'a>(view: &WorkerView<'a>, seen: &Seen, node: &slurm::Node, mirror: &mut Mirror<'a>) {
     let Some(wanted) = wanted_topology(view).filter(|wanted| *wanted != node.topology) else {
         return;
     };
@@ -201,7 +193,7 @@ fn plan_topology(view: WorkerView<'_>, seen: &Seen, node: &slurm::Node, mirror: 
                 topology: Some(place),
                 ..NodeDescription::default()
             };
-            push_update(view, node, description, mirror);
+            mirror.node_updates.push((view.worker, description));
         }
         Err(InvalidLine(place)) => {
             let words = format!("{place:?} is not one line");

@@ -5,12 +5,15 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    Mirror, MirrorMemory, PodChange, TopologyRequest, mirror,
+    MirrorMemory, PodChange, TopologyRequest, mirror,
     tests::{FEATURES, TOPOLOGY, host, known, node, seconds},
 };
 use crate::{
     cluster::{Knowledge, Seen},
-    nodeset::fixture::{controller, nodeset, now, observed, slurm_key, unknown, worker},
+    nodeset::{
+        fixture::{controller, nodeset, now, observed, slurm_key, unknown, worker},
+        observe::Observed,
+    },
 };
 
 /// What happens to a pod and its node.
@@ -56,7 +59,7 @@ proptest! {
                     world.host = host(&annotations);
                 }
                 Event::Wait(count) => world.now += seconds(count),
-                Event::Silence => { world.look(&unknown()); }
+                Event::Silence => { mirror(&world.look(&unknown()), &world.memory); }
             }
             world.turn();
         }
@@ -97,7 +100,7 @@ impl Default for World {
 }
 
 impl World {
-    fn look(&self, knowledge: &Knowledge) -> Mirror {
+    fn look(&self, knowledge: &Knowledge) -> Observed {
         let spec = json!({ "replicas": 1 });
         let objects = vec![
             controller(),
@@ -108,7 +111,7 @@ impl World {
         ];
         let mut observed = observed(objects, knowledge.clone());
         observed.now = self.now;
-        mirror(&observed, &self.memory)
+        observed
     }
 
     /// Plans and executes; returns the number of writes.
@@ -120,12 +123,13 @@ impl World {
             at: self.now,
             ..Seen::clone(&seen)
         };
-        let mirror = self.look(&Knowledge::Known(std::sync::Arc::new(seen)));
+        let observed = self.look(&Knowledge::Known(std::sync::Arc::new(seen)));
+        let mirror = mirror(&observed, &self.memory);
         self.now += SignedDuration::from_millis(10);
-        for write in &mirror.writes {
-            self.memory.of_mut(&write.pod.uid).written = Some(self.now);
+        for (worker, change) in &mirror.pod_writes {
+            self.memory.entry(worker.uid().to_owned()).or_default().written = Some(self.now);
             self.writes.push(self.now);
-            match &write.change {
+            match change {
                 PodChange::Annotations(marks) => {
                     let annotations = self.pod["metadata"]["annotations"].as_object_mut().unwrap();
                     for (key, value) in marks {
@@ -146,10 +150,10 @@ impl World {
                 }
             }
         }
-        for update in &mirror.node_updates {
-            let memory = self.memory.of_mut(&update.pod.uid);
+        for (worker, description) in &mirror.node_updates {
+            let memory = self.memory.entry(worker.uid().to_owned()).or_default();
             memory.updated = Some(self.now);
-            if let Some(place) = &update.description.topology {
+            if let Some(place) = &description.topology {
                 self.node["topology"] = json!(place.as_str());
                 memory.topology = Some(TopologyRequest {
                     place: place.to_string(),
@@ -157,14 +161,14 @@ impl World {
                     refused: None,
                 });
             }
-            if let Some(comment) = &update.description.comment {
+            if let Some(comment) = &description.comment {
                 self.node["comment"] = json!(comment.as_str());
             }
-            if let Some(features) = &update.description.features {
+            if let Some(features) = &description.features {
                 self.node["features"] = json!(features.available);
                 self.node["active_features"] = json!(features.active);
             }
         }
-        mirror.writes.len() + mirror.node_updates.len()
+        mirror.pod_writes.len() + mirror.node_updates.len()
     }
 }

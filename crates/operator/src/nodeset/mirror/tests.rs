@@ -94,9 +94,11 @@ impl Default for Scene {
 }
 
 impl Scene {
-    fn mirror(self) -> Mirror {
+    fn mirror(self) -> Mirror<'static> {
         let objects = vec![controller(), slurm_key(), nodeset(&self.spec), self.pod, self.host];
-        mirror(&observed(objects, self.knowledge), &self.memory)
+        // A test has few scenes.
+        let observed = Box::leak(Box::new(observed(objects, self.knowledge)));
+        mirror(observed, &self.memory)
     }
 
     /// The writes, in short.
@@ -105,8 +107,8 @@ impl Scene {
     }
 }
 
-fn steps(mirror: &Mirror) -> Vec<String> {
-    let writes = mirror.writes.iter().map(|write| match &write.change {
+fn steps(mirror: &Mirror<'_>) -> Vec<String> {
+    let writes = mirror.pod_writes.iter().map(|(_, change)| match change {
         PodChange::Conditions(conditions) => {
             let said = conditions.iter().map(|condition| {
                 let name = condition.type_.strip_prefix("SlurmNodeState").unwrap();
@@ -122,9 +124,9 @@ fn steps(mirror: &Mirror) -> Vec<String> {
             format!("annotations {}", marks.collect::<Vec<_>>().join(" "))
         }
     });
-    let node_updates = mirror.node_updates.iter().map(|update| {
-        let description = serde_json::to_string(&update.description).unwrap();
-        format!("tell {} {description}", update.node)
+    let node_updates = mirror.node_updates.iter().map(|(worker, description)| {
+        let description = serde_json::to_string(description).unwrap();
+        format!("tell {} {description}", worker.slurm_name().unwrap())
     });
     writes.chain(node_updates).collect()
 }
@@ -197,7 +199,8 @@ fn conditions_outlive_a_short_silence_of_slurm_and_no_long_one() {
         }
         let pod = annotated(idle_pod(), DEADLINE, "2026-01-01T02:00:00Z");
         let objects = vec![controller(), slurm_key(), set, pod, host(&json!({ (FEATURES): "a" }))];
-        let mirror = mirror(&observed(objects, unknown()), &MirrorMemory::default());
+        let observed = observed(objects, unknown());
+        let mirror = mirror(&observed, &MirrorMemory::default());
         assert_eq!(steps(&mirror), expected, "{since:?}");
         assert_eq!(mirror.requeue.is_some(), since == Some("2026-01-01T00:59:00Z"));
     }
@@ -207,14 +210,14 @@ fn conditions_outlive_a_short_silence_of_slurm_and_no_long_one() {
 fn a_pod_is_written_at_most_every_five_seconds() {
     for (ago, written) in [(0, false), (4, false), (5, true), (60, true)] {
         let mut memory = MirrorMemory::default();
-        memory.of_mut("uid-compute-0").written = Some(now() - seconds(ago));
+        memory.entry("uid-compute-0".to_owned()).or_default().written = Some(now() - seconds(ago));
         let mirror = Scene {
             knowledge: seen(&json!({ "state": ["MIXED"] })),
             memory,
             ..Scene::default()
         }
         .mirror();
-        assert_eq!(mirror.writes.len(), usize::from(written), "{ago}");
+        assert_eq!(mirror.pod_writes.len(), usize::from(written), "{ago}");
         let left = mirror.requeue.map(|left| left.as_secs());
         assert_eq!(left, (!written).then(|| u64::try_from(5 - ago).unwrap()), "{ago}");
     }
@@ -283,7 +286,7 @@ fn slurm_gets_the_address_of_a_worker_that_it_misses() {
         .mirror();
         let node_updates = mirror.node_updates.iter();
         node_updates
-            .map(|update| update.description.address.as_ref().unwrap().to_string())
+            .map(|(_, description)| description.address.as_ref().unwrap().to_string())
             .collect::<Vec<_>>()
             .join(" ")
     };
@@ -352,7 +355,7 @@ fn the_comment_names_the_owner_also_of_a_node_that_is_down() {
 #[test]
 fn nothing_is_sent_twice_on_the_same_snapshot() {
     let mut memory = MirrorMemory::default();
-    memory.of_mut("uid-compute-0").updated = Some(now());
+    memory.entry("uid-compute-0".to_owned()).or_default().updated = Some(now());
     let scene = Scene {
         knowledge: seen(&json!({ "comment": "" })),
         memory,
@@ -510,7 +513,7 @@ mod topology {
 
     fn asked(ago: i64, refused: Option<&str>) -> MirrorMemory {
         let mut memory = MirrorMemory::default();
-        memory.of_mut("uid-compute-0").topology = Some(TopologyRequest {
+        memory.entry("uid-compute-0".to_owned()).or_default().topology = Some(TopologyRequest {
             place: "default:s1".to_owned(),
             at: now() - seconds(ago),
             refused: refused.map(str::to_owned),

@@ -6,11 +6,11 @@ use jiff::SignedDuration;
 use kube::ResourceExt;
 
 use super::{
-    Effect, Plan, REQUEUE_WHILE_WAITING, Situation, Wait, departure, drains, loss, plan_steps, proof::Occupancy,
-    reservation,
+    Effect, Plan, PlannedOrder, REQUEUE_WHILE_WAITING, Situation, Wait, departure, drains, loss, plan_steps,
+    proof::Occupancy, reservation,
 };
 use crate::{
-    cluster::Knowledge,
+    cluster::{Knowledge, NodeOrder},
     nodeset::observe::Observed,
     worker::{Cause, Worker},
 };
@@ -116,10 +116,10 @@ fn plan_leftovers(situation: &Situation<'_>, plan: &mut Plan) {
                 continue;
             };
             match evidence.need(node) {
-                Occupancy::Free { keep_record: None } => plan.effects.push(Effect::DeleteRecord {
-                    node: node.clone(),
-                    expect: shown.admin_state(),
-                }),
+                Occupancy::Free { keep_record: None } => {
+                    let order = PlannedOrder::new(shown, NodeOrder::Delete);
+                    plan.effects.push(Effect::DeleteRecord(order));
+                }
                 Occupancy::Busy { why } | Occupancy::Unclear { why } => plan.waits.push(Wait::draining(node, &why)),
                 // The record stays without a worker.
                 _ => {}

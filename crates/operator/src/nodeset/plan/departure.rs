@@ -2,15 +2,15 @@
 //! observed. `spec.drain` says how long a worker waits for its jobs and how they end then; without it, it waits forever.
 
 use api::{drain::OnDrainTimeout, nodeset::ClaimRetention};
-use slurm::{Job, job::JobStateName};
+use slurm::{Job, Node, job::JobStateName};
 
 use super::{
-    Effect, JobEnd, Plan, RecordAction, Situation, Wait, WorkerRemoval, drains,
+    Effect, JobEnd, Plan, PlannedOrder, Situation, Wait, WorkerRemoval, drains,
     proof::{Evidence, Occupancy},
     reservation,
 };
 use crate::{
-    cluster::JobOrder,
+    cluster::{JobOrder, NodeOrder},
     nodeset::{build, observe::Observed},
     worker::{Cause, Leaving, Worker},
 };
@@ -26,17 +26,16 @@ pub(super) fn plan_marks(situation: &Situation<'_>, plan: &mut Plan) {
         if *cause == Cause::Deletion || leaving.is_some_and(|leaving| leaving.cause == *cause) {
             continue;
         }
+        let since = leaving.map_or(situation.observed.now, |leaving| leaving.since);
         plan.effects.push(Effect::MarkLeaving {
             pod: worker.id(),
-            leaving: Leaving {
-                cause: *cause,
-                since: leaving.map_or(situation.observed.now, |leaving| leaving.since),
-            },
+            leaving: Some(Leaving { cause: *cause, since }),
         });
     }
-    let spared = situation.stay.iter().filter(|worker| worker.is_marked());
-    plan.effects
-        .extend(spared.map(|worker| Effect::UnmarkLeaving { pod: worker.id() }));
+    for worker in situation.stay.iter().filter(|worker| worker.is_marked()) {
+        let (pod, leaving) = (worker.id(), None);
+        plan.effects.push(Effect::MarkLeaving { pod, leaving });
+    }
 }
 
 /// Removes the leaving workers that are proven to have no job.
@@ -71,14 +70,19 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
                 .to_owned()
         }
         Occupancy::Absent | Occupancy::Free { .. } => {
-            let record = record(observed, worker, &occupancy, cause);
             let seen = observed.slurm_node(worker);
+            let keep_record = seen.and_then(|node| reason_to_keep_record(node, worker, &occupancy, cause));
             let holder = seen.and_then(|node| reservation::explain_holder(&observed.nodeset, node));
-            let Some(holder) = holder.filter(|_| matches!(record, RecordAction::Delete { .. })) else {
+            let Some(holder) = holder.filter(|_| keep_record.is_none()) else {
+                let order = match keep_record {
+                    Some(_) => NodeOrder::Drain { reason: None },
+                    None => NodeOrder::Delete,
+                };
                 return plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
                     pod: worker.id(),
                     node: node.to_owned(),
-                    record,
+                    order: seen.map(|node| PlannedOrder::new(node, order)),
+                    keep_record,
                     occupancy,
                     claims: claims_to_delete(observed, worker, cause),
                 }));
@@ -91,18 +95,14 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
     plan.waits.push(Wait::draining(node, &why));
 }
 
-fn record(observed: &Observed, worker: Worker<'_>, occupancy: &Occupancy, cause: Cause) -> RecordAction {
-    let (Occupancy::Free { keep_record }, Some(seen)) = (occupancy, observed.slurm_node(worker)) else {
-        return RecordAction::Absent;
-    };
-    let expect = seen.admin_state();
-    // The successor would register without the administrator's drain and accept jobs.
-    let theirs = (cause == Cause::Update && !drains::has_operator_reason(seen, Some(worker)))
-        .then(|| format!("an administrator drained it: {}", seen.reason));
-    match keep_record.clone().or(theirs) {
-        Some(why) => RecordAction::Keep { why, expect },
-        None => RecordAction::Delete { expect },
+/// Returns why Slurm's record has to outlive the worker, if it does.
+fn reason_to_keep_record(node: &Node, worker: Worker<'_>, occupancy: &Occupancy, cause: Cause) -> Option<String> {
+    if let Occupancy::Free { keep_record: Some(why) } = occupancy {
+        return Some(why.clone());
     }
+    // The successor would register without the administrator's drain and accept jobs.
+    let is_manual = cause == Cause::Update && !drains::has_operator_reason(node, Some(worker));
+    is_manual.then(|| format!("an administrator drained it: {}", node.reason))
 }
 
 /// Returns the claims to delete with this worker.

@@ -10,9 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use slurm::Node;
 
-use super::{Effect, MetadataPatch, Plan, Situation, Wait, cordon};
+use super::{Effect, MetadataPatch, Plan, PlannedOrder, Situation, Wait, cordon};
 use crate::{
-    cluster::Seen,
+    cluster::{NodeOrder, Seen},
     nodeset::{build::TERMINATING, observe::Observed},
     worker::{Cause, DRAIN_REASON, DRAINED, Worker},
 };
@@ -95,13 +95,11 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
         }
         return;
     }
-    plan.effects.push(Effect::DrainNode {
-        pod: worker.id(),
-        node: node.name.clone(),
-        // An administrator's reason is kept.
-        reason: (!has_manual_reason).then_some(reason),
-        is_noted: respects_resume,
-        expect: node.admin_state(),
+    // An administrator's reason is kept. A drain that keeps it cannot be told from theirs.
+    let reason = (!has_manual_reason).then_some(reason);
+    plan.effects.push(Effect::OrderNode {
+        note_on: (respects_resume && reason.is_some()).then(|| worker.id()),
+        order: PlannedOrder::new(node, NodeOrder::Drain { reason }),
     });
 }
 
@@ -123,9 +121,9 @@ fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
     // Slurm may still consider a node alive whose new slurmd has not started. A node that is down is returned by a resume,
     // which also reverts the drain.
     if ours && worker.is_ready() && !node.state.is_down() {
-        plan.effects.push(Effect::UndrainNode {
-            node: node.name.clone(),
-            expect: node.admin_state(),
+        plan.effects.push(Effect::OrderNode {
+            order: PlannedOrder::new(node, NodeOrder::Undrain),
+            note_on: None,
         });
     }
 }
@@ -196,7 +194,10 @@ pub(super) fn has_manual_reason(node: &Node, worker: Option<Worker<'_>>) -> bool
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{Effect, Plan, tests::steps};
+    use super::super::{
+        Plan,
+        tests::{only_drain, steps},
+    };
     use crate::{
         cluster::{Knowledge, Seen},
         nodeset::fixture::{now, planned, with, worker},
@@ -280,19 +281,13 @@ mod tests {
             (&k1(true, &json!({})), bare(), "slurm-operator: (Smart: sda fails)"),
         ] {
             let plan = on(node_object, pod, node(OPEN, ""));
-            let [Effect::DrainNode { reason: given, .. }] = plan.effects.as_slice() else {
-                panic!("{:?}", plan.effects)
-            };
-            assert_eq!(given.as_deref(), Some(reason));
+            assert_eq!(only_drain(&plan).1, Some(reason));
         }
         let mut untold = k1(true, &json!({}));
         untold["status"] = json!({});
         let plan = on(&untold, bare(), node(OPEN, ""));
-        let [Effect::DrainNode { reason, .. }] = plan.effects.as_slice() else {
-            panic!("{:?}", plan.effects)
-        };
         assert_eq!(
-            reason.as_deref(),
+            only_drain(&plan).1,
             Some("slurm-operator: Node (k1) was cordoned, Pod (slurm/compute-0) must be cordoned")
         );
     }
@@ -360,16 +355,10 @@ mod tests {
             ),
         ] {
             let plan = scaled_in(node(state, reason));
-            let [
-                Effect::DrainNode {
-                    reason: told, expect, ..
-                },
-            ] = plan.effects.as_slice()
-            else {
-                panic!("{:?}", plan.effects)
-            };
+            let (order, told) = only_drain(&plan);
             assert_eq!(told.is_some(), given.is_some(), "{reason}");
-            assert!(told.as_deref().unwrap_or_default().contains(given.unwrap_or_default()));
+            assert!(told.unwrap_or_default().contains(given.unwrap_or_default()));
+            let expect = &order.expect;
             assert_eq!((expect.reason.as_str(), expect.drain), (reason, state == DRAIN));
         }
         // A cordon adds nothing to a manual down.

@@ -10,8 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use slurm::node::Node as SlurmNode;
 
-use super::{DownOrder, Effect, Plan, WorkerLoss, drains::has_manual_reason};
+use super::{Effect, Plan, PlannedOrder, WorkerLoss, drains::has_manual_reason};
 use crate::{
+    cluster::NodeOrder,
     nodeset::{build::TERMINATING, observe::Observed},
     worker::Worker,
 };
@@ -23,46 +24,24 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 /// Why a worker is known to be dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Death {
-    /// The kubelet reports that all its containers have ended.
-    Ended,
-    NodeGone {
-        node: String,
-    },
-    /// Its Kubernetes node is unreachable and has the out-of-service taint.
-    OutOfService {
-        node: String,
-    },
+pub struct Death {
+    /// The Kubernetes node whose state is the proof. `None` if its kubelet reports that all containers have ended.
+    pub node: Option<String>,
+    pub message: String,
 }
 
-impl Death {
-    /// Returns the Kubernetes node whose state is the proof.
-    pub fn node(&self) -> Option<&str> {
-        match self {
-            Self::Ended => None,
-            Self::NodeGone { node } | Self::OutOfService { node } => Some(node),
-        }
-    }
-
-    pub fn message(&self) -> String {
-        match self {
-            Self::Ended => "all its containers have ended".to_owned(),
-            Self::NodeGone { node } => format!("Kubernetes node {node} is gone"),
-            Self::OutOfService { node } => format!("Kubernetes node {node} is out of service"),
-        }
-    }
-}
-
-/// Returns whether everything on the Kubernetes node of this name is dead.
+/// Returns whether everything on the Kubernetes node of this name is dead: it is gone, or it is unreachable and has the
+/// out-of-service taint.
 pub fn death_of_node(name: &str, node: Option<&Node>) -> Option<Death> {
-    let name = name.to_owned();
-    match node {
-        None => Some(Death::NodeGone { node: name }),
-        Some(node) if is_out_of_service(node) && ready_since(node).is_none() => {
-            Some(Death::OutOfService { node: name })
-        }
-        Some(_) => None,
-    }
+    let state = match node {
+        None => "gone",
+        Some(node) if is_out_of_service(node) && ready_since(node).is_none() => "out of service",
+        Some(_) => return None,
+    };
+    Some(Death {
+        node: Some(name.to_owned()),
+        message: format!("Kubernetes node {name} is {state}"),
+    })
 }
 
 /// Sets the nodes of dead workers down, so that their jobs start elsewhere, and deletes their pods. Returns their UIDs.
@@ -71,7 +50,11 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
     for worker in workers {
         let has_ended = worker.is_finished() || worker.is_terminating() && worker.has_ended();
         let of_node = || death_of_node(worker.kubernetes_node()?, observed.host(*worker));
-        let Some(death) = has_ended.then_some(Death::Ended).or_else(of_node) else {
+        let ended = || Death {
+            node: None,
+            message: "all its containers have ended".to_owned(),
+        };
+        let Some(death) = has_ended.then(ended).or_else(of_node) else {
             continue;
         };
         dead.insert(worker.uid());
@@ -96,7 +79,12 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
 
 /// Returns the order that sets a dead node down, unless it is down already or comes from slurm.conf. The reason of a worker
 /// that left on purpose stays: it decides later whether the record may be deleted.
-pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, is_planned: bool) -> Option<DownOrder> {
+pub(super) fn down(
+    node: &SlurmNode,
+    death: &Death,
+    worker: Option<Worker<'_>>,
+    is_planned: bool,
+) -> Option<PlannedOrder> {
     if node.state.is_down() || !node.state.is_dynamic() {
         return None;
     }
@@ -104,13 +92,10 @@ pub(super) fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, 
         (true, "") => Some(TERMINATING.to_owned()),
         (true, _) => None,
         // An administrator's reason is kept.
-        (false, _) => (!has_manual_reason(node, worker)).then(|| format!("lost: {}", death.message())),
+        (false, _) => (!has_manual_reason(node, worker)).then(|| format!("lost: {}", death.message)),
     };
-    Some(DownOrder {
-        node: node.name.clone(),
-        reason: words.map(|words| format!("{}{words}", keys::NODE_REASON_PREFIX)),
-        expect: node.admin_state(),
-    })
+    let reason = words.map(|words| format!("{}{words}", keys::NODE_REASON_PREFIX));
+    Some(PlannedOrder::new(node, NodeOrder::Down { reason }))
 }
 
 /// Returns the unreachable or just reconnected Kubernetes node where the last worker of this name may run unseen.
@@ -264,6 +249,13 @@ pub(super) mod tests {
         }
     }
 
+    pub(in crate::nodeset::plan) fn given_reason(down: &PlannedOrder) -> Option<&str> {
+        let NodeOrder::Down { reason } = &down.order else {
+            panic!("{down:?}")
+        };
+        reason.as_deref()
+    }
+
     #[test]
     fn a_node_is_set_down_once_and_a_manual_reason_is_kept() {
         let reason = |knowledge| {
@@ -271,9 +263,9 @@ pub(super) mod tests {
             let [Effect::LoseWorker(WorkerLoss { down, death, .. })] = plan.effects.as_slice() else {
                 panic!("{:?}", plan.effects)
             };
-            assert_eq!(*death, Death::NodeGone { node: "k1".to_owned() });
-            down.clone()
-                .map(|down| down.reason.unwrap_or_else(|| "as it stands".to_owned()))
+            assert_eq!(*death, death_of_node("k1", None).unwrap());
+            down.as_ref()
+                .map(|down| given_reason(down).unwrap_or("as it stands").to_owned())
         };
         let at = "2026-01-01T00:00:00Z";
         assert_eq!(
@@ -356,7 +348,7 @@ pub(super) mod tests {
             };
             let down = down.as_ref().unwrap();
             // Without a new reason the old one stays.
-            let reason = down.reason.as_deref().unwrap_or(&down.expect.reason);
+            let reason = given_reason(down).unwrap_or(&down.expect.reason);
             assert_eq!((!is_planned, reason), expected, "{case}");
         }
     }

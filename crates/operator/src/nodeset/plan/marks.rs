@@ -11,13 +11,11 @@ use kube::ResourceExt;
 use slurm::revision::Digest;
 
 use super::{Effect, MetadataPatch, Plan, Situation};
-use crate::nodeset::{
-    build::{self, Blueprint},
-    observe::Observed,
-};
+use crate::nodeset::{build, observe::Observed};
 
-pub(super) fn plan_marks(blueprint: &Blueprint<'_>, situation: &Situation<'_>, plan: &mut Plan) {
-    let nodeset = blueprint.nodeset;
+pub(super) fn plan_marks(situation: &Situation<'_>, plan: &mut Plan) {
+    let observed = situation.observed;
+    let nodeset = observed.nodeset.as_ref();
     let given = nodeset.spec.pod_metadata().cloned().unwrap_or_default();
     let mut wanted_labels = given.labels.unwrap_or_default();
     wanted_labels.extend(build::worker_labels(nodeset));
@@ -27,7 +25,7 @@ pub(super) fn plan_marks(blueprint: &Blueprint<'_>, situation: &Situation<'_>, p
     let mut wanted_annotations = given.annotations.unwrap_or_default();
     // The Kubernetes node decides about the topology.
     wanted_annotations.remove(annotations::TOPOLOGY);
-    let sssd_conf = blueprint.sssd_conf.map(|bytes| Digest::of(bytes).to_string());
+    let sssd_conf = observed.sssd_conf.as_ref().map(|bytes| Digest::of(bytes).to_string());
     for worker in situation.workers() {
         wanted_labels.insert(labels::POD_NAME.to_owned(), worker.name().to_owned());
         let labels = changed(&wanted_labels, worker.0.labels());

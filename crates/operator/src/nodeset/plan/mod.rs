@@ -12,7 +12,7 @@ mod records;
 mod reject;
 mod reservation;
 mod returns;
-mod revisions;
+mod revision;
 mod rollout;
 mod scale;
 mod schedule;
@@ -29,10 +29,10 @@ mod tests;
 
 use std::{collections::BTreeMap, mem::take, time::Duration};
 
-use api::{NodeSet, Problem, Validate, keys};
+use api::{Problem, Validate, keys};
 use kube::ResourceExt;
 use serde_json::Value;
-use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
+use slurm::{AdminState, JobHandle, Node, ReservationName, ReservationRequest};
 
 pub use self::{
     daemon::fit,
@@ -42,16 +42,16 @@ pub use self::{
     proof::{Evidence, Occupancy},
     reservation::ReservationReport,
     returns::missed_address,
-    revisions::RevisionPlan,
+    revision::RevisionPlan,
     rollout::startup_problem,
-    stale_jobs::{Remedy, StaleJobs, stale_jobs, stale_jobs_reason},
+    stale_jobs::{StaleJobs, stale_jobs, stale_jobs_reason},
 };
 use super::{
     build::{self, Blueprint},
     observe::Observed,
 };
 use crate::{
-    cluster::{JobOrder, Knowledge},
+    cluster::{JobOrder, Knowledge, NodeOrder},
     finding::Finding,
     worker::{Cause, Leaving, ObjectId, Worker},
 };
@@ -71,26 +71,16 @@ pub enum Effect {
     LoseWorker(WorkerLoss),
     /// Creates the claims before the pod.
     CreatePod { pod: Box<Value>, claims: Vec<Value> },
-    /// Records that the worker leaves, so that the next leader makes the same choice.
-    MarkLeaving { pod: ObjectId, leaving: Leaving },
-    /// Reverts [`Effect::MarkLeaving`].
-    UnmarkLeaving { pod: ObjectId },
-    /// Drains a node. Like all orders to a node, it is rejected if the node has changed since it was planned.
-    DrainNode {
-        pod: ObjectId,
-        node: String,
-        /// `None` keeps the current reason.
-        reason: Option<String>,
-        /// Records the reason on the pod before the order, and the time after it.
-        is_noted: bool,
-        expect: AdminState,
+    /// Records that the worker leaves, so that the next leader makes the same choice. `None` reverts that.
+    MarkLeaving { pod: ObjectId, leaving: Option<Leaving> },
+    /// Drains a node, reverts the operator's drain, or returns a node to service that was down.
+    OrderNode {
+        order: PlannedOrder,
+        /// The pod on which the reason of a drain is recorded before the order, and the time after it.
+        note_on: Option<ObjectId>,
     },
-    /// Reverts a drain of the operator.
-    UndrainNode { node: String, expect: AdminState },
-    /// Returns a node to service that was down.
-    ResumeNode { node: String, expect: AdminState },
     /// Deletes Slurm's record of a node without a pod, if a fresh snapshot shows that no job needs it.
-    DeleteRecord { node: String, expect: AdminState },
+    DeleteRecord(PlannedOrder),
     /// Removes a worker, if a fresh snapshot shows the same occupancy.
     RemoveWorker(WorkerRemoval),
     /// Requeues or cancels a job whose wait has timed out, if a fresh snapshot shows it on that node and the node drained.
@@ -121,6 +111,24 @@ pub enum Effect {
     OwnClaim { name: String, uid: String, owned: bool },
 }
 
+/// An order to a node. It is rejected if the node has changed since it was planned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedOrder {
+    pub node: String,
+    pub order: NodeOrder,
+    pub expect: AdminState,
+}
+
+impl PlannedOrder {
+    pub fn new(node: &Node, order: NodeOrder) -> Self {
+        Self {
+            node: node.name.clone(),
+            order,
+            expect: node.admin_state(),
+        }
+    }
+}
+
 /// A dead worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerLoss {
@@ -128,7 +136,7 @@ pub struct WorkerLoss {
     pub pod: Option<ObjectId>,
     pub death: Death,
     /// The order to Slurm, unless the node is already down.
-    pub down: Option<DownOrder>,
+    pub down: Option<PlannedOrder>,
     /// The worker was deleted on purpose and had no job, so no warning is needed.
     pub is_planned: bool,
 }
@@ -139,7 +147,11 @@ pub struct WorkerRemoval {
     pub pod: ObjectId,
     pub node: String,
     pub occupancy: Occupancy,
-    pub record: RecordAction,
+    /// Deletes Slurm's record before the pod, so that Slurm does not take a successor for the removed worker. If the record
+    /// is kept, the drain is sent again, so that it is in force when the worker is removed. `None` without a record.
+    pub order: Option<PlannedOrder>,
+    /// Why the record is kept, if it is.
+    pub keep_record: Option<String>,
     pub claims: Vec<String>,
 }
 
@@ -151,26 +163,6 @@ pub struct JobEnd {
     pub order: JobOrder,
 }
 
-/// What to do with Slurm's record of the node of a removed worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecordAction {
-    /// Slurm has no record.
-    Absent,
-    /// Deletes it before the pod, so that Slurm does not take a successor for the removed worker.
-    Delete { expect: AdminState },
-    /// Keeps it. The drain is sent again, so that it is in force when the worker is removed.
-    Keep { why: String, expect: AdminState },
-}
-
-/// An order to set a node down.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DownOrder {
-    pub node: String,
-    /// `None` keeps the current reason.
-    pub reason: Option<String>,
-    pub expect: AdminState,
-}
-
 /// Labels or annotations to set, or to remove.
 pub type MetadataPatch = BTreeMap<String, Option<String>>;
 
@@ -180,7 +172,7 @@ pub enum Wait {
     /// There is no snapshot of Slurm.
     SlurmUnknown { why: String },
     /// Another pod or NodeSet uses the name.
-    NameTaken { name: String, by: String },
+    NameTaken(String),
     /// Slurm may not have saved yet that the nodes of a deleted NodeSet are gone.
     Unwritten,
     /// Anything else, as a sentence.
@@ -196,11 +188,8 @@ impl Wait {
     pub fn message(&self) -> String {
         match self {
             Self::SlurmUnknown { why } => format!("nothing is removed while Slurm cannot be asked: {why}"),
-            Self::NameTaken { name, by } => {
-                format!("the name {name:?} is taken by {by}; rename one of the two or delete the other")
-            }
             Self::Unwritten => "its nodes are deleted in Slurm, which saves its state within seconds".to_owned(),
-            Self::Other(message) => message.clone(),
+            Self::NameTaken(message) | Self::Other(message) => message.clone(),
         }
     }
 }
@@ -232,16 +221,17 @@ pub struct Plan {
 impl Plan {
     /// Sets labels and annotations of a pod, in one write for all rules.
     fn mark(&mut self, worker: Worker<'_>, labels: MetadataPatch, annotations: MetadataPatch) {
-        let (all_labels, all_annotations) = self.marks.entry(worker.id()).or_default();
-        all_labels.extend(labels);
-        all_annotations.extend(annotations);
+        if !labels.is_empty() || !annotations.is_empty() {
+            let (all_labels, all_annotations) = self.marks.entry(worker.id()).or_default();
+            all_labels.extend(labels);
+            all_annotations.extend(annotations);
+        }
     }
 
     fn apply_marks(&mut self) {
         let marks = take(&mut self.marks).into_iter();
-        let changes = marks.filter(|(_, (labels, annotations))| !labels.is_empty() || !annotations.is_empty());
         self.effects
-            .extend(changes.map(|(pod, (labels, annotations))| Effect::MarkPod {
+            .extend(marks.map(|(pod, (labels, annotations))| Effect::MarkPod {
                 pod,
                 labels,
                 annotations,
@@ -284,29 +274,14 @@ pub fn plan(observed: &Observed) -> Plan {
             return plan;
         }
     };
-    let owners: Vec<&NodeSet> = observed.siblings.iter().map(AsRef::as_ref).collect();
-    let namespace = nodeset.namespace().unwrap_or_default();
-    let names = controller.child_names();
-    plan.service = Some(build::build_service(&namespace, &names, &owners));
-    plan.budget = Some(build::build_disruption_budget(&namespace, &names, &owners));
-
-    let sshd_config = nodeset.spec.wanted_ssh().map(|ssh| {
-        let extra = ssh.extra_sshd_config.as_deref().unwrap_or_default();
-        build::render_sshd_config(extra)
-    });
-    let sshd_config = sshd_config.as_deref();
-    plan.ssh_config = sshd_config.map(|text| build::build_ssh_config_map(nodeset, text));
-
-    let revision = revisions::plan_revision(observed);
+    plan.service = Some(build::build_service(controller, &observed.siblings));
+    plan.budget = Some(build::build_disruption_budget(controller, &observed.siblings));
+    plan.ssh_config = build::build_ssh_config_map(nodeset);
+    let revision = revision::plan_revision(observed);
     let blueprint = Blueprint {
-        nodeset,
+        observed,
         controller,
-        images: &observed.environment.images,
-        cluster_domain: &observed.environment.cluster_domain,
         revision: &revision.hash,
-        sshd_config,
-        sssd_conf: observed.sssd_conf.as_deref(),
-        slurm_key: observed.slurm_key.as_deref(),
     };
     plan_workers(observed, &blueprint, &mut plan);
     plan.revision = Some(revision);
@@ -339,7 +314,7 @@ impl<'a> Situation<'a> {
 }
 
 fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan) {
-    let nodeset = blueprint.nodeset;
+    let nodeset = observed.nodeset.as_ref();
     let finalizers = nodeset.finalizers();
     if !finalizers.iter().any(|finalizer| finalizer == keys::NODESET_FINALIZER) {
         plan.effects.push(Effect::AddFinalizer);
@@ -357,8 +332,9 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     for place in scale.create.iter().take(BURST) {
         let name = &place.hostname;
         if let Some(by) = taken_by(observed, name) {
-            let name = name.clone();
-            plan.waits.push(Wait::NameTaken { name, by });
+            plan.waits.push(Wait::NameTaken(format!(
+                "the name {name:?} is taken by {by}; rename one of the two or delete the other"
+            )));
         } else if let Some(node) = loss::may_be_alive_on(observed, name) {
             plan.waits.push(Wait::Other(format!(
                 "the name {name:?} is reserved while its last worker may run jobs on Kubernetes node {node}, which does not answer; \
@@ -378,7 +354,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     scale.stay.retain(|worker| !dead.contains(worker.uid()));
     scale.leave.retain(|(worker, _)| !dead.contains(worker.uid()));
     let mut situation = Situation::new(observed, take(&mut scale.stay), take(&mut scale.leave));
-    marks::plan_marks(blueprint, &situation, plan);
+    marks::plan_marks(&situation, plan);
     marks::plan_claims(observed, plan);
     rollout::plan_rollout(&mut situation, blueprint.revision, plan);
     reservation::plan_reservation(&situation, plan);

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use slurm::AdminState;
 
 use super::{
-    Effect, Evidence, Occupancy, Plan, RecordAction, WorkerLoss, WorkerRemoval,
+    Effect, Evidence, Occupancy, Plan, PlannedOrder, WorkerLoss, WorkerRemoval,
     model::{Event, Life, PROTECT, Pod, World, at, node_name, ordinal},
     plan, reason_to_leave,
 };
 use crate::{
-    cluster::{Knowledge, Seen},
+    cluster::{Knowledge, NodeOrder, Seen},
     nodeset::fixture::{observed, unknown},
     worker::{Cause, DRAIN_REASON, DRAINED, ObjectId},
 };
@@ -30,7 +30,10 @@ impl World {
             .effects
             .iter()
             .filter_map(|effect| match effect {
-                Effect::MarkLeaving { pod, leaving } if leaving.cause == Cause::Update => Some(ordinal(pod)),
+                Effect::MarkLeaving {
+                    pod,
+                    leaving: Some(leaving),
+                } if leaving.cause == Cause::Update => Some(ordinal(pod)),
                 _ => None,
             })
             .filter(|ordinal| serves(ordinal, &self.pods[ordinal]))
@@ -115,7 +118,10 @@ impl World {
                 assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
             }
             Effect::LoseWorker(WorkerLoss { pod: Some(pod), .. }) => self.delete_pod(ordinal(pod)),
-            Effect::MarkLeaving { pod, leaving } => {
+            Effect::MarkLeaving {
+                pod,
+                leaving: Some(leaving),
+            } => {
                 let reason = reason_to_leave("slurm", &pod.name, leaving.cause);
                 let before = self.pod(pod).leaving.replace(*leaving);
                 self.pod(pod).drain_reason = Some(reason);
@@ -123,7 +129,7 @@ impl World {
                     self.forget_resume(&pod.name);
                 }
             }
-            Effect::UnmarkLeaving { pod } => {
+            Effect::MarkLeaving { pod, leaving: None } => {
                 self.pod(pod).leaving = None;
                 if self.pod(pod).drained.is_none() {
                     self.pod(pod).drain_reason = None;
@@ -147,36 +153,37 @@ impl World {
                     pod.drain_reason.clone_from(reason);
                 }
             }
-            Effect::DrainNode {
-                pod,
-                node,
-                reason,
-                is_noted,
-                expect,
-            } => {
-                if *is_noted && reason.is_some() {
-                    self.pod(pod).drain_reason.clone_from(reason);
+            Effect::OrderNode {
+                order: PlannedOrder { node, order, expect },
+                note_on,
+            } => match order {
+                NodeOrder::Drain { reason } => {
+                    if let Some(pod) = note_on {
+                        assert!(reason.is_some(), "{node}: a person's reason is noted as the operator's");
+                        self.pod(pod).drain_reason.clone_from(reason);
+                    }
+                    let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
+                    let ordered = self.order(node, expect, |admin| {
+                        admin.drain = true;
+                        say(admin, reason);
+                    });
+                    assert!(!(ordered && resumed), "{node}: a person's resume is lost");
+                    if let Some(pod) = note_on.as_ref().filter(|_| ordered) {
+                        let time = self.time;
+                        self.pod(pod).drained = Some(time);
+                    }
                 }
-                let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
-                let ordered = self.order(node, expect, |admin| {
-                    admin.drain = true;
-                    say(admin, reason);
-                });
-                assert!(!(ordered && resumed), "{node}: a person's resume is lost");
-                if ordered && *is_noted && reason.is_some() {
-                    let time = self.time;
-                    self.pod(pod).drained = Some(time);
+                NodeOrder::Undrain => {
+                    self.order(node, expect, |admin| {
+                        admin.drain = false;
+                        (admin.reason, admin.reason_since) = Default::default();
+                    });
                 }
-            }
-            Effect::UndrainNode { node, expect, .. } => {
-                self.order(node, expect, |admin| {
-                    admin.drain = false;
-                    (admin.reason, admin.reason_since) = Default::default();
-                });
-            }
-            Effect::ResumeNode { node, expect, .. } => {
-                self.order(node, expect, |admin| *admin = AdminState::default());
-            }
+                NodeOrder::Resume => {
+                    self.order(node, expect, |admin| *admin = AdminState::default());
+                }
+                other => panic!("{node}: {other:?} needs proof"),
+            },
             Effect::Unprotect { pod, node, occupancy } if !self.silent && holds(node, occupancy) => {
                 self.pod(pod).unprotected = true;
             }
@@ -184,18 +191,21 @@ impl World {
                 pod,
                 node,
                 occupancy,
-                record,
+                order,
                 ..
-            }) if !self.silent && holds(node, occupancy) => self.remove_worker(pod, node, record),
+            }) if !self.silent && holds(node, occupancy) => self.remove_worker(pod, order.as_ref()),
             _ => {}
         }
     }
 
-    fn remove_worker(&mut self, pod: &ObjectId, node: &str, record: &RecordAction) {
-        let ordered = match record {
-            RecordAction::Absent => true,
-            RecordAction::Keep { expect, .. } => self.order(node, expect, |admin| admin.drain = true),
-            RecordAction::Delete { expect } => {
+    fn remove_worker(&mut self, pod: &ObjectId, order: Option<&PlannedOrder>) {
+        let ordered = match order {
+            None => true,
+            Some(PlannedOrder { node, order, expect }) if *order != NodeOrder::Delete => {
+                assert_eq!(*order, NodeOrder::Drain { reason: None });
+                self.order(node, expect, |admin| admin.drain = true)
+            }
+            Some(PlannedOrder { node, expect, .. }) => {
                 // Like Slurm, which deletes a node with a suspended job.
                 let refused = self.jobs.values().any(|(on, suspended)| on == node && !suspended);
                 let theirs = self.nodes.get(node).is_some_and(|truth| truth.theirs);

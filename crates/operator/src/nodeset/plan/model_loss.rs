@@ -13,9 +13,9 @@ use slurm::rest::{Observation, Process};
 
 use jiff::Timestamp;
 
-use super::{DownOrder, Effect, Evidence, Remedy, StaleJobs, Worker, WorkerLoss, cut_off, plan, stale_jobs};
+use super::{Effect, Evidence, PlannedOrder, StaleJobs, Worker, WorkerLoss, cut_off, plan, stale_jobs};
 use crate::{
-    cluster::{Knowledge, Seen},
+    cluster::{Knowledge, NodeOrder, Seen},
     nodeset::fixture::{controller, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
 };
 
@@ -231,7 +231,7 @@ impl World {
                 }
             }
             Effect::LoseWorker(WorkerLoss { pod, down, .. }) => {
-                if let Some(DownOrder { node, expect, .. }) = down.as_ref().filter(|_| !self.silent) {
+                if let Some(PlannedOrder { node, expect, .. }) = down.as_ref().filter(|_| !self.silent) {
                     let number = Self::number(node);
                     // Like the agent. The pod stays, too.
                     if self
@@ -249,9 +249,9 @@ impl World {
                     self.pods.remove(&Self::number(&pod.name));
                 }
             }
-            Effect::ResumeNode { node, .. } if !self.silent => {
+            Effect::OrderNode { order, .. } if !self.silent && order.order == NodeOrder::Resume => {
                 self.records
-                    .entry(Self::number(node))
+                    .entry(Self::number(&order.node))
                     .and_modify(|record| record.down = false);
             }
             Effect::EndStaleJobs {
@@ -297,9 +297,9 @@ impl World {
     }
 
     fn end_stale_jobs(&mut self, number: u32, planned: &StaleJobs) {
-        match &planned.remedy {
-            Remedy::Down => self.set_down(number),
-            Remedy::Requeue(jobs) => {
+        match &planned.requeue {
+            None => self.set_down(number),
+            Some(jobs) => {
                 let told: Vec<usize> = jobs
                     .iter()
                     .map(|job| job.as_str().parse::<usize>().unwrap() % 100)

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use api::nodeset::{PruneNodeRecords, ScalingMode};
 
-use super::{Effect, Plan, WorkerLoss, drains::is_operator_reason, loss, scale::ScalePlan};
-use crate::nodeset::{build::hostname_on, observe::Observed};
+use super::{Effect, Plan, PlannedOrder, WorkerLoss, drains::is_operator_reason, loss, scale::ScalePlan};
+use crate::{
+    cluster::NodeOrder,
+    nodeset::{build::hostname_on, observe::Observed},
+};
 
 /// Nothing waits for the deletion of a record, and the list of jobs may be long.
 const REQUEUE: Duration = Duration::from_mins(1);
@@ -42,10 +45,8 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
         let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
         let is_out = node.state.is_down() || node.state.is_drained();
         if (lost || was_planned) && is_out && !scale.is_wanted(&observed.nodeset, name) {
-            plan.effects.push(Effect::DeleteRecord {
-                node: name.clone(),
-                expect: node.admin_state(),
-            });
+            let order = PlannedOrder::new(node, NodeOrder::Delete);
+            plan.effects.push(Effect::DeleteRecord(order));
             // The record stays while a job requests it, and no event reports the end of that.
             plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE));
         }
@@ -142,8 +143,8 @@ mod tests {
                 panic!("{record}: {:?}", plan.effects)
             };
             // Without a new reason the old one stays.
-            let reason = down.reason.as_ref().unwrap_or(&down.expect.reason);
-            assert_eq!((*is_planned, reason.as_str()), expected, "{record}");
+            let reason = super::loss::tests::given_reason(down).unwrap_or(&down.expect.reason);
+            assert_eq!((*is_planned, reason), expected, "{record}");
         }
     }
 

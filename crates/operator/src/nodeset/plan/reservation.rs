@@ -24,8 +24,6 @@ use crate::{
 
 /// The user that slurmctld runs as, as in upstream.
 const USER: &str = "slurm";
-/// Flags of every reservation of the operator.
-const OPERATOR_FLAGS: [&str; 2] = ["MAINT", "IGNORE_JOBS"];
 /// Flags that users may add. Slurm sets others by itself, such as `SPEC_NODES`.
 const USER_FLAGS: [&str; 7] = [
     "FLEX",
@@ -215,8 +213,8 @@ impl ReservationPlanner {
             return made_for;
         }
         if !found.is_active(now) {
-            let flags = flags(schedule);
-            if recurrence(&found.flags) != schedule.recurrence || has_other_flag(found, &flags) {
+            let flags = &schedule.flags;
+            if recurrence(&found.flags) != schedule.recurrence || has_other_flag(found, flags) {
                 // Slurm keeps the recurrence, and adds requested flags to those that are set, so it is created anew.
                 plan.effects.push(Effect::Unreserve { name: self.name });
                 return None;
@@ -233,7 +231,7 @@ impl ReservationPlanner {
             }
             let has = |flag: &String| found.flags.iter().any(|other| other.eq_ignore_ascii_case(flag));
             if !flags.iter().all(has) {
-                request.flags = lines(flags);
+                request.flags = lines(flags.iter().cloned());
             }
             if found.users != USER {
                 request.users = lines([USER.to_owned()]);
@@ -286,7 +284,7 @@ impl ReservationPlanner {
                     minutes: Some(minutes(length)),
                     nodes: lines([self.nodes.to_string()]),
                     users: lines([USER.to_owned()]),
-                    flags: lines(flags(schedule)),
+                    flags: lines(schedule.flags.iter().cloned()),
                     ..ReservationRequest::new(name.clone())
                 };
                 plan.effects.push(Effect::Reserve { request, new: true });
@@ -304,16 +302,6 @@ impl ReservationPlanner {
             }
         }
     }
-}
-
-fn flags(schedule: &Schedule) -> Vec<String> {
-    let mut flags = OPERATOR_FLAGS.map(str::to_owned).to_vec();
-    for flag in &schedule.flags {
-        if !flags.contains(flag) {
-            flags.push(flag.clone());
-        }
-    }
-    flags
 }
 
 /// Whether it has a user's flag that is no longer requested.

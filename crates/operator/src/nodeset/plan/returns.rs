@@ -4,12 +4,12 @@ use jiff::SignedDuration;
 use slurm::node::Node as SlurmNode;
 
 use super::{
-    Effect, Occupancy, Plan, RecordAction, Situation, Wait, WorkerRemoval, cordon,
+    Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerRemoval, cordon,
     drains::{has_operator_reason, is_slurm_reason},
     loss::ready_since,
     max_unavailable, stale_jobs,
 };
-use crate::{unix_time::timestamp, worker::Worker};
+use crate::{cluster::NodeOrder, unix_time::timestamp, worker::Worker};
 
 /// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 s by default).
 const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
@@ -33,9 +33,9 @@ pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
             && (stale_jobs::is_down_for_stale_jobs(node) || is_past)
             && cordon::reason(observed, *worker).is_none()
         {
-            plan.effects.push(Effect::ResumeNode {
-                node: node.name.clone(),
-                expect: node.admin_state(),
+            plan.effects.push(Effect::OrderNode {
+                order: PlannedOrder::new(node, NodeOrder::Resume),
+                note_on: None,
             });
         }
     }
@@ -84,7 +84,8 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
                 pod: worker.id(),
                 node,
                 occupancy: Occupancy::Absent,
-                record: RecordAction::Absent,
+                order: None,
+                keep_record: None,
                 claims: Vec::new(),
             }));
         }

@@ -358,13 +358,12 @@ mod tests {
         };
         let seen = crate::cluster::Seen::new(observation, crate::nodeset::fixture::now());
         let plan = planned(&rolling(&json!(1)), pods, crate::cluster::Knowledge::Known(seen.into()));
-        let [super::super::Effect::RemoveWorker(super::super::WorkerRemoval { record, .. })] = plan.effects.as_slice()
-        else {
+        let [super::super::Effect::RemoveWorker(removal)] = plan.effects.as_slice() else {
             panic!("{:?}", plan.effects)
         };
-        assert!(
-            matches!(record, super::super::RecordAction::Keep { why, .. } if why.contains("broken fan")),
-            "{record:?}"
-        );
+        let order = removal.order.as_ref().map(|order| &order.order);
+        assert_eq!(order, Some(&crate::cluster::NodeOrder::Drain { reason: None }));
+        let why = removal.keep_record.as_deref().unwrap_or_default();
+        assert!(why.contains("broken fan"), "{why:?}");
     }
 }

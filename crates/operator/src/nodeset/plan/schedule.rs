@@ -9,6 +9,8 @@ const DAY: SignedDuration = SignedDuration::from_hours(24);
 /// Lets a recurring reservation start in the past. Slurm rejects it for others, so for those the operator requests the
 /// remaining time instead.
 const FORCE_START: &str = "FORCE_START";
+/// Flags of every reservation of the operator.
+const OPERATOR_FLAGS: [&str; 2] = ["MAINT", "IGNORE_JOBS"];
 
 /// A flag with which a reservation recurs, how often, and whether on weekends only or on weekdays only.
 pub(super) type Recurrence = (&'static str, SignedDuration, Option<bool>);
@@ -31,7 +33,7 @@ pub(super) fn recurrence(flags: &[String]) -> Option<Recurrence> {
 pub(super) struct Schedule {
     pub(super) start: Timestamp,
     pub(super) length: SignedDuration,
-    /// Flags that the user requested.
+    /// All flags of the reservation.
     pub(super) flags: Vec<String>,
     pub(super) recurrence: Option<Recurrence>,
     forced: bool,
@@ -40,13 +42,13 @@ pub(super) struct Schedule {
 impl Schedule {
     pub(super) fn of(spec: &NodeSetSpec) -> Option<Self> {
         let scheduled = spec.scheduled_update()?;
-        let mut flags: Vec<String> = scheduled
-            .flags
-            .iter()
-            .flatten()
-            .map(|flag| flag.trim().to_ascii_uppercase())
-            .filter(|flag| !flag.is_empty())
-            .collect();
+        let mut flags = OPERATOR_FLAGS.map(str::to_owned).to_vec();
+        for flag in scheduled.flags.iter().flatten() {
+            let flag = flag.trim().to_ascii_uppercase();
+            if !flag.is_empty() && !flags.contains(&flag) {
+                flags.push(flag);
+            }
+        }
         let recurrence = recurrence(&flags);
         let forced = flags.iter().any(|flag| flag == FORCE_START);
         if recurrence.is_none() {
@@ -169,10 +171,13 @@ mod tests {
 
     #[test]
     fn force_start_is_sent_only_with_a_recurrence() {
-        assert_eq!(schedule(NOW, "0s", &["FORCE_START", "FLEX"]).flags, ["FLEX"]);
+        assert_eq!(
+            schedule(NOW, "0s", &["FORCE_START", "FLEX"]).flags,
+            ["MAINT", "IGNORE_JOBS", "FLEX"]
+        );
         assert_eq!(
             schedule(NOW, "0s", &["FORCE_START", "DAILY"]).flags,
-            ["FORCE_START", "DAILY"]
+            ["MAINT", "IGNORE_JOBS", "FORCE_START", "DAILY"]
         );
         assert_eq!(schedule(NOW, "0s", &[]).length, SignedDuration::from_mins(30));
     }

@@ -26,16 +26,9 @@ const REASON: &str = "lost: the worker before this one, with its jobs";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleJobs {
     pub jobs: Vec<JobHandle>,
-    pub remedy: Remedy,
-}
-
-/// How to end stale jobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remedy {
-    /// No other job is on the node: it is set down for a moment, and Slurm requeues or fails the jobs by its own rules.
-    Down,
-    /// Other jobs are on the node and would end with it, so only these are requeued.
-    Requeue(Vec<JobHandle>),
+    /// The jobs to requeue, if other jobs are on the node. If not, the node is set down for a moment, and Slurm requeues or
+    /// fails the stale jobs by its own rules.
+    pub requeue: Option<Vec<JobHandle>>,
 }
 
 /// Ends stale jobs. The last list of jobs shows which workers are suspicious; those are checked against the evidence.
@@ -76,14 +69,10 @@ pub fn stale_jobs(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<StaleJo
         since.is_some_and(|since| is_older(seen, since, worker) && is_before(seen, since, started))
     };
     let (dead, others): (Vec<&Job>, Vec<&Job>) = evidence.jobs_on(&node.name).partition(is_dead);
-    let remedy = if others.is_empty() {
-        Remedy::Down
-    } else {
-        let willing = dead.iter().filter(|job| job.can_be_requeued());
-        Remedy::Requeue(willing.map(|job| job.handle()).collect())
-    };
+    let willing = dead.iter().filter(|job| job.can_be_requeued());
+    let requeue = (!others.is_empty()).then(|| willing.map(|job| job.handle()).collect());
     let jobs: Vec<JobHandle> = dead.iter().map(|job| job.handle()).collect();
-    (!jobs.is_empty()).then_some(StaleJobs { jobs, remedy })
+    (!jobs.is_empty()).then_some(StaleJobs { jobs, requeue })
 }
 
 /// Returns the reason for setting the node down. An administrator's reason is kept.
@@ -345,7 +334,7 @@ mod tests {
         };
         let handles = |ids: &[&str]| -> Vec<JobHandle> { ids.iter().map(|id| JobHandle::new(*id).unwrap()).collect() };
         assert_eq!(stale_jobs.jobs, handles(&["7", "8"]));
-        assert_eq!(stale_jobs.remedy, Remedy::Requeue(handles(&["7"])));
+        assert_eq!(stale_jobs.requeue, Some(handles(&["7"])));
     }
 
     #[test]

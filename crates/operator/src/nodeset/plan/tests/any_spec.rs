@@ -103,14 +103,9 @@ proptest! {
         crate::nodeset::status::status(&observed, &plan, None);
         // Also specs that validation rejects.
         let blueprint = crate::nodeset::build::Blueprint {
-            nodeset: &observed.nodeset,
+            observed: &observed,
             controller: observed.controller.as_deref().unwrap(),
-            images: &observed.environment.images,
-            cluster_domain: "cluster.local",
             revision: "x",
-            sshd_config: None,
-            sssd_conf: None,
-            slurm_key: None,
         };
         let place = crate::nodeset::build::Place::of_ordinal(&observed.nodeset, 7, None);
         crate::nodeset::build::build_pod(&blueprint, &place);

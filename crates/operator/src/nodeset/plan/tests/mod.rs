@@ -5,10 +5,13 @@ mod objects;
 
 use serde_json::{Value, json};
 
-use super::{Cause, Effect, JobEnd, Occupancy, Plan, Wait, WorkerLoss, WorkerRemoval, plan};
-use crate::nodeset::fixture::{
-    DRAINED, DRAINING, IDLE, controller, finished, known, marked, nodeset, observed, planned, slurm_key, terminating,
-    unknown, with, worker,
+use super::{Cause, Effect, JobEnd, Occupancy, Plan, PlannedOrder, Wait, WorkerLoss, WorkerRemoval, plan};
+use crate::{
+    cluster::NodeOrder,
+    nodeset::fixture::{
+        DRAINED, DRAINING, IDLE, controller, finished, known, marked, nodeset, observed, planned, slurm_key,
+        terminating, unknown, with, worker,
+    },
 };
 
 /// The effects of a plan, in short.
@@ -24,17 +27,28 @@ pub(in crate::nodeset) fn steps(plan: &Plan) -> Vec<String> {
                 let replaced = pod.iter().map(|pod| format!("replace {}", pod.name));
                 down.chain(replaced).collect::<Vec<String>>().join(", ")
             }
-            Effect::ResumeNode { node, .. } => format!("resume {node}"),
-            Effect::DeleteRecord { node, .. } => format!("forget {node}"),
+            Effect::OrderNode { order, .. } => {
+                let verb = match &order.order {
+                    NodeOrder::Drain { .. } => "drain",
+                    NodeOrder::Undrain => "undrain",
+                    NodeOrder::Resume => "resume",
+                    other => panic!("{other:?}"),
+                };
+                format!("{verb} {}", order.node)
+            }
+            Effect::DeleteRecord(order) => format!("forget {}", order.node),
             Effect::CreatePod { pod, .. } => format!("create {}", pod["metadata"]["name"].as_str().unwrap()),
-            Effect::MarkLeaving { pod, leaving } if leaving.cause == Cause::ScaleIn => format!("mark {}", pod.name),
-            Effect::MarkLeaving { pod, leaving } => format!("mark {} for {}", pod.name, leaving.cause.as_str()),
-            Effect::UnmarkLeaving { pod } => format!("spare {}", pod.name),
-            Effect::UndrainNode { node, .. } => format!("undrain {node}"),
+            Effect::MarkLeaving { pod, leaving } => match leaving.map(|leaving| leaving.cause) {
+                Some(Cause::ScaleIn) => format!("mark {}", pod.name),
+                Some(cause) => format!("mark {} for {}", pod.name, cause.as_str()),
+                None => format!("spare {}", pod.name),
+            },
             Effect::Unprotect { pod, .. } => format!("unprotect {}", pod.name),
-            Effect::DrainNode { node, .. } => format!("drain {node}"),
             Effect::EndJob(JobEnd { job, order, .. }) => format!("{order:?} {job}").to_lowercase(),
-            Effect::EndStaleJobs { node, stale_jobs, .. } => format!("{:?} {node}", stale_jobs.remedy).to_lowercase(),
+            Effect::EndStaleJobs { node, stale_jobs, .. } => match &stale_jobs.requeue {
+                None => format!("down {node}"),
+                Some(jobs) => format!("requeue({jobs:?}) {node}").to_lowercase(),
+            },
             Effect::RemoveWorker(removal) => format!("remove {}", removal.pod.name),
             Effect::MarkPod { pod, .. } => format!("label {}", pod.name),
             Effect::Reserve { request, new } => {
@@ -44,6 +58,17 @@ pub(in crate::nodeset) fn steps(plan: &Plan) -> Vec<String> {
             Effect::OwnClaim { name, owned, .. } => format!("{} {name}", if *owned { "own" } else { "disown" }),
         })
         .collect()
+}
+
+/// The only order of a plan, which is a drain, and its reason.
+pub(in crate::nodeset) fn only_drain(plan: &Plan) -> (&PlannedOrder, Option<&str>) {
+    let [Effect::OrderNode { order, .. }] = plan.effects.as_slice() else {
+        panic!("{:?}", plan.effects)
+    };
+    let NodeOrder::Drain { reason } = &order.order else {
+        panic!("{order:?}")
+    };
+    (order, reason.as_deref())
 }
 
 fn replicas(count: u32) -> Value {
@@ -108,11 +133,8 @@ fn scaling_in_marks_then_drains_then_removes() {
 
     let draining = planned(&replicas(1), vec![worker(0), marked(worker(1))], known(idle, &[]));
     assert_eq!(steps(&draining), ["drain compute-1"]);
-    let Some(Effect::DrainNode { reason, .. }) = draining.effects.first() else {
-        panic!()
-    };
     assert_eq!(
-        reason.as_deref(),
+        only_drain(&draining).1,
         Some("slurm-operator: Pod (slurm/compute-1) is pending termination for scale-in")
     );
 
@@ -208,10 +230,7 @@ fn a_foreign_drain_reason_is_kept() {
         vec![marked(worker(0))],
         crate::cluster::Knowledge::Known(std::sync::Arc::new(seen)),
     );
-    let [Effect::DrainNode { reason, .. }] = plan.effects.as_slice() else {
-        panic!("{:?}", plan.effects)
-    };
-    assert_eq!(*reason, None, "theirs stays");
+    assert_eq!(only_drain(&plan).1, None, "theirs stays");
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Revisions: the part of a spec that decides whether a pod is up to date.
+//! Revisions: the part of a spec that decides whether a pod is up to date, and their history.
 //!
 //! Data and hash equal upstream's, so that after a takeover the running pods are up to date. Upstream's data comes from Go
 //! structs, which write some empty fields and omit others; where ours differs nevertheless, [`makes_same_pods`] finds the
 //! revision that upstream created.
+
+use std::collections::BTreeSet;
 
 use api::{
     NodeSet,
@@ -16,12 +18,14 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     defaults::Images,
+    nodeset::observe::Observed,
     overlay::is_empty,
     template::{
         fields,
         metadata::{is_release_label, owner, selector_labels},
         tidy::{UNSTORED, write_out},
     },
+    worker::{ObjectId, Worker},
 };
 
 /// The characters of hashes in Kubernetes: no vowels, so that no words appear.
@@ -31,8 +35,73 @@ const LONGEST_NAME: usize = 223;
 /// The pull policy of the operator's images, and of most others.
 const IF_NOT_PRESENT: &str = "IfNotPresent";
 
+#[derive(Clone, Debug, PartialEq)]
+pub struct RevisionPlan {
+    /// Hash of the newest revision, which is on the pods.
+    pub hash: String,
+    /// How many hash collisions there were.
+    pub collisions: i32,
+    /// The newest revision, if it does not exist.
+    pub create: Option<Value>,
+    /// Name and new number of an older revision that is the newest again.
+    pub renumber: Option<(String, i64)>,
+    /// Unused revisions beyond the history limit.
+    pub delete: Vec<ObjectId>,
+}
+
+pub(super) fn plan_revision(observed: &Observed) -> RevisionPlan {
+    let nodeset = observed.nodeset.as_ref();
+    let data = build_revision_data(nodeset);
+    let mut history: Vec<&ControllerRevision> = observed.revisions.iter().map(AsRef::as_ref).collect();
+    history.sort_by_key(|revision| (revision.revision, revision.name_any()));
+    let newest = history.last().map_or(0, |revision| revision.revision);
+    let status = nodeset.status.as_ref();
+    let collisions = status.and_then(|status| status.collision_count).unwrap_or(0);
+    let same = history.iter().rev().find_map(|revision| {
+        let stored = revision.data.as_ref().map(|data| &data.0)?;
+        let hash = hash_of(revision)?;
+        makes_same_pods(stored, &data, &observed.environment.images).then_some((revision, hash.to_owned()))
+    });
+    let next = newest.saturating_add(1);
+    let mut renumber = None;
+    let (collisions, hash) = if let Some((revision, hash)) = &same {
+        renumber = (revision.revision < newest).then(|| (revision.name_any(), next));
+        (collisions, hash.clone())
+    } else {
+        // Another revision may have the name; the next collision count gives another hash.
+        let is_free = |name: String| !history.iter().any(|revision| revision.name_any() == name);
+        (collisions..=collisions.saturating_add(1000))
+            .map(|count| (count, hash(&data, count)))
+            .find(|(_, hash)| is_free(revision_name(nodeset, hash)))
+            .unwrap_or_else(|| (collisions, hash(&data, collisions)))
+    };
+    let create = same.is_none().then(|| build_revision(nodeset, &data, &hash, next));
+    RevisionPlan {
+        delete: surplus(observed, &history, &hash),
+        hash,
+        collisions,
+        create,
+        renumber,
+    }
+}
+
+/// Returns the oldest unused revisions beyond the history limit.
+fn surplus(observed: &Observed, history: &[&ControllerRevision], newest: &str) -> Vec<ObjectId> {
+    let on_pods = observed.workers().filter_map(Worker::revision);
+    let used: BTreeSet<&str> = on_pods.chain([newest]).collect();
+    let is_unused = |revision: &&&ControllerRevision| hash_of(revision).is_none_or(|hash| !used.contains(hash));
+    let unused: Vec<&&ControllerRevision> = history.iter().filter(is_unused).collect();
+    let limit = observed.nodeset.spec.revision_history_limit();
+    let too_many = unused.len().saturating_sub(limit);
+    let ids = unused.into_iter().take(too_many).map(|revision| ObjectId {
+        name: revision.name_any(),
+        uid: revision.uid().unwrap_or_default(),
+    });
+    ids.collect()
+}
+
 /// Builds the data of a ControllerRevision: the part of a spec that makes pods differ, with sorted fields as Go has them.
-pub fn build_revision_data(nodeset: &NodeSet) -> Value {
+fn build_revision_data(nodeset: &NodeSet) -> Value {
     let spec = &nodeset.spec;
     let extra_conf = spec.extra_conf.as_ref().filter(|text| !text.is_empty());
     let logfile = spec.logfile.as_ref().filter(|logfile| !logfile.fields().is_empty());
@@ -52,7 +121,7 @@ pub fn build_revision_data(nodeset: &NodeSet) -> Value {
 }
 
 /// Returns the hash of a revision after this many collisions.
-pub fn hash(data: &Value, collisions: i32) -> String {
+fn hash(data: &Value, collisions: i32) -> String {
     let text = format!("{}{collisions}", go_text(data));
     // FNV-1 of 32 bits.
     let sum = text.bytes().fold(0x811c_9dc5_u32, |sum, byte| {
@@ -67,7 +136,7 @@ pub fn hash(data: &Value, collisions: i32) -> String {
 
 /// Whether two revisions make the same pods, whatever empty fields and defaults they contain. So Helm can adopt a NodeSet
 /// that was created by hand, and the chart version can change, without replacing pods.
-pub fn makes_same_pods(one: &Value, other: &Value, images: &Images) -> bool {
+fn makes_same_pods(one: &Value, other: &Value, images: &Images) -> bool {
     let essence = |data: &Value| essence(without_defaults(data.clone(), images));
     essence(one) == essence(other)
 }
@@ -109,7 +178,7 @@ fn kubernetes_pull_policy(image: &str) -> &'static str {
     if is_latest { "Always" } else { IF_NOT_PRESENT }
 }
 
-pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) -> Value {
+fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) -> Value {
     let metadata = nodeset.spec.pod_metadata().cloned().unwrap_or_default();
     let mut labels = metadata.labels.unwrap_or_default();
     labels.insert(labels::REVISION.to_owned(), hash.to_owned());
@@ -129,12 +198,12 @@ pub fn build_revision(nodeset: &NodeSet, data: &Value, hash: &str, number: i64) 
     })
 }
 
-pub fn revision_name(nodeset: &NodeSet, hash: &str) -> String {
+fn revision_name(nodeset: &NodeSet, hash: &str) -> String {
     let name: String = nodeset.name_any().chars().take(LONGEST_NAME).collect();
     NodeSetName::new(name).revision(hash)
 }
 
-pub fn hash_of(revision: &ControllerRevision) -> Option<&str> {
+fn hash_of(revision: &ControllerRevision) -> Option<&str> {
     revision.labels().get(labels::REVISION).map(String::as_str)
 }
 
