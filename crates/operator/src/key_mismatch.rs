@@ -26,7 +26,6 @@ use crate::{
     worker::Worker,
 };
 
-
 /// A refused daemon retries within seconds. One that was last refused longer ago, and is healthy otherwise, has the right
 /// key.
 const QUIET: SignedDuration = SignedDuration::from_secs(60);

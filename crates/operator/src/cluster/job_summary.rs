@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use api::partition::PartitionJobs;
 use jiff::{SignedDuration, Timestamp};
 use slurm::{Hostlist, Job};
 
@@ -24,14 +25,7 @@ pub struct JobSummary {
     /// When the oldest job on each node started. Nodes without a job have none.
     pub oldest: BTreeMap<String, Timestamp>,
     /// The jobs of each partition that has any. A job that waits for several partitions counts in each.
-    pub loads: BTreeMap<String, JobLoad>,
-}
-
-/// The jobs of one partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobLoad {
-    pub running: u32,
-    pub pending: u32,
+    pub loads: BTreeMap<String, PartitionJobs>,
 }
 
 impl JobSummary {
@@ -205,7 +199,7 @@ mod tests {
             job("SUSPENDED", "b"),
         ]))
         .unwrap();
-        let load = |running, pending| JobLoad { running, pending };
+        let load = |running, pending| PartitionJobs { running, pending };
         assert_eq!(
             JobSummary::of(&jobs).loads,
             BTreeMap::from([("a".to_owned(), load(1, 1)), ("b".to_owned(), load(1, 1))])

@@ -43,18 +43,12 @@ pub(super) struct Poll {
     pub(super) latest: watch::Sender<Option<Knowledge>>,
     pub(super) requests: Notify,
     jobs_requested: AtomicBool,
-    is_idle: AtomicBool,
 }
 
 impl Poll {
-    pub(super) fn latest(&self) -> Knowledge {
-        self.start();
-        self.latest.borrow().clone().unwrap_or_default()
-    }
-
     /// Restarts polling if it has stopped.
     pub(super) fn start(&self) {
-        if self.is_idle.swap(false, Ordering::AcqRel) {
+        if self.latest.borrow().is_none() {
             self.requests.notify_one();
         }
     }
@@ -74,7 +68,6 @@ pub(super) async fn run(cluster: &Cluster) {
         latest,
         requests,
         jobs_requested,
-        is_idle,
     } = &cluster.poll;
     loop {
         let sets = cluster.node_sets();
@@ -85,7 +78,6 @@ pub(super) async fn run(cluster: &Cluster) {
                 return;
             }
             latest.send_replace(None);
-            is_idle.store(true, Ordering::Release);
             requests.notified().await;
             continue;
         }

@@ -11,7 +11,7 @@ use super::{
     external::View,
     lagging::{Lagging, NodeStarts},
     lock,
-    partition_reports::AllReports,
+    partition_reports::PartitionReports,
     sent_revisions::{Lives, Revisions, Served},
 };
 
@@ -61,7 +61,7 @@ impl Snapshot {
 pub(super) struct Memory {
     pub(super) revisions: Revisions,
     pub(super) node_starts: NodeStarts,
-    pub(super) partitions: AllReports,
+    pub(super) partitions: PartitionReports,
 }
 
 impl Cluster {

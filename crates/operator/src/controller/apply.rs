@@ -88,7 +88,6 @@ async fn carry_out(
     effect: &Effect,
 ) -> Result<(), Error> {
     match effect {
-        Effect::WatchActive(candidates) => context.clusters.watch_active(key, candidates.clone()),
         Effect::LabelActive { pod, uid, active } => {
             info!(controller = %key, %pod, active, "labelling the pod as active or standby");
             let value = active.then_some(ON);

@@ -20,12 +20,12 @@ use runtime::Key;
 use slurm::{
     Revision,
     agent::{self, Action, PartitionInUse, StepTime, UpdateChannel},
-    revision::{ControllerUid, Digest, File, FileName, Summary},
+    revision::{ControllerUid, Digest, File, FileName},
 };
 use tokio::{sync::watch, time::Instant};
 
-pub(crate) use self::active::SlurmctldPod;
-use self::standbys::ActiveRevision;
+pub(crate) use slurm::revision::LiveRevision;
+
 use super::{Cluster, Clusters, Follower, lock, pods::Target};
 
 /// Changes come at least a second apart, and the reconciler records the last ones within milliseconds.
@@ -103,34 +103,6 @@ struct Request {
     seen: Instant,
 }
 
-/// A revision in a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LiveRevision {
-    pub(crate) sequence: u64,
-    pub(crate) digest: Digest,
-}
-
-impl LiveRevision {
-    fn rejected(self, by: RejectedBy, why: String) -> Rejection {
-        let Self { sequence, digest } = self;
-        Rejection {
-            sequence,
-            digest,
-            by,
-            why,
-        }
-    }
-}
-
-impl From<&Summary> for LiveRevision {
-    fn from(summary: &Summary) -> Self {
-        Self {
-            sequence: summary.sequence,
-            digest: summary.digest,
-        }
-    }
-}
-
 /// The progress of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
@@ -156,6 +128,18 @@ pub(crate) struct Rejection {
     pub(crate) by: RejectedBy,
     /// Slurm's own message.
     pub(crate) why: String,
+}
+
+impl Rejection {
+    fn of(tried: LiveRevision, by: RejectedBy, why: String) -> Self {
+        let LiveRevision { sequence, digest } = tried;
+        Self {
+            sequence,
+            digest,
+            by,
+            why,
+        }
+    }
 }
 
 /// A revision that is sent by a ConfigMap, because the agent cannot be reached.
@@ -198,13 +182,15 @@ pub(crate) struct FinishedPush {
     pub(crate) by_candidate: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standby {
     /// UID of its pod.
     pub(crate) pod: String,
     pub(crate) live: Option<LiveRevision>,
     /// Why it does not have the revision of the active one.
     pub(crate) why: Option<String>,
+    /// The revision of the active one, if it rejected that.
+    pub(crate) rejected: Option<Digest>,
 }
 
 /// The state of the delivery.
@@ -269,9 +255,8 @@ impl Report {
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     wanted: watch::Sender<Option<Arc<Request>>>,
-    candidates: watch::Sender<Vec<SlurmctldPod>>,
-    /// The revision of the active slurmctld, for the standbys.
-    active_revision: watch::Sender<Option<Arc<ActiveRevision>>>,
+    /// What the active slurmctld runs with, and its sequence, for the standbys.
+    active_revision: watch::Sender<Option<(Wanted, u64)>>,
     report: Mutex<Report>,
 }
 
@@ -306,19 +291,6 @@ impl Clusters {
             .wanted
             .send_if_modified(|wanted| wanted.take().is_some());
     }
-
-    /// Finds out which of these pods has the active slurmctld.
-    pub(crate) fn watch_active(&self, controller: &Key, candidates: Vec<SlurmctldPod>) {
-        send_if_different(&self.cluster(controller).delivery.candidates, candidates);
-    }
-}
-
-fn send_if_different<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
-    sender.send_if_modified(|current| {
-        let differs = *current != value;
-        *current = value;
-        differs
-    });
 }
 
 impl Cluster {

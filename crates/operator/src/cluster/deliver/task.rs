@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::configuration::RejectedBy;
 use slurm::{
-    agent::{Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, Phase, Pushed, Refusal, Status},
+    agent::{Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, Pushed, Refusal, Status},
     revision::Digest,
 };
 use tokio::{
@@ -16,8 +16,7 @@ use tracing::{info, warn};
 use super::{
     Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Request, Sent, State, Wanted,
     decide::{Memory, Next, decide, describe, refusals_of, refused_before},
-    send_if_different,
-    standbys::{ActiveRevision, find_veto},
+    standbys::find_veto,
 };
 use crate::{cluster::pods::Target, fence::next_fence};
 
@@ -44,8 +43,6 @@ struct Task<'a> {
     cluster: &'a Cluster,
     memory: Memory,
     client: Option<(Target, JwtKey, Arc<Client>)>,
-    /// The agent's last status, and when it was read: if nothing failed since, a push need not poll the agent first.
-    known: Option<(Instant, Status)>,
     failures: u32,
     /// When slurmctld was last reconfigured, or may have been.
     reconfigured: Option<Instant>,
@@ -62,7 +59,6 @@ pub(super) async fn run(cluster: &Cluster) {
         cluster,
         memory: Memory::default(),
         client: None,
-        known: None,
         failures: 0,
         reconfigured: None,
         in_use_since: None,
@@ -72,16 +68,12 @@ pub(super) async fn run(cluster: &Cluster) {
         let request = inbox.borrow_and_update().clone();
         let Some(request) = request else {
             task.client = None;
-            task.known = None;
             cluster.update_report(Report::forget_agent);
             drop(inbox.changed().await);
             continue;
         };
         let pause = task.step(&request, &mut inbox).await;
-        let pause = task.expire_in_use(pause);
-        if timeout(pause, inbox.changed()).await.is_err() {
-            task.known = None;
-        }
+        drop(timeout(task.expire_in_use(pause), inbox.changed()).await);
     }
 }
 
@@ -104,7 +96,7 @@ impl Task<'_> {
         pause.min(left)
     }
 
-    /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again.
+    /// Polls the agent, and pushes if necessary. Returns when to poll again.
     async fn step(&mut self, request: &Request, inbox: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
         let wanted = &request.wanted;
         if let Some(since) = self.set_aside
@@ -214,11 +206,6 @@ impl Task<'_> {
     /// Returns the client of the agent, and the agent's status.
     async fn status(&mut self, wanted: &Wanted) -> Result<(Arc<Client>, Status), String> {
         let client = self.client(wanted).map_err(|error| error.to_string())?;
-        if let Some((at, status)) = &self.known
-            && self.elapsed(*at) < RECHECK_INTERVAL
-        {
-            return Ok((client, status.clone()));
-        }
         let status = client.status().await.map_err(|error| error.to_string())?;
         // Which of several inputs are held is decided from all rejections together.
         self.cluster.update_report(|report| {
@@ -226,14 +213,7 @@ impl Task<'_> {
                 report.note_refusal(digest, &why);
             }
         });
-        self.remember_status(&status);
         Ok((client, status))
-    }
-
-    /// Remembers a status only if no push is in progress; another status may change before the next push.
-    fn remember_status(&mut self, status: &Status) {
-        let at_rest = status.phase == Phase::Verified;
-        self.known = at_rest.then(|| (self.cluster.host().instant(), status.clone()));
     }
 
     /// Makes a dry run only: the next step restarts slurmctld.
@@ -247,11 +227,10 @@ impl Task<'_> {
         match client.check(&wanted.revision(sequence)).await {
             Ok(Checked { refused: Some(refused) }) => {
                 self.failures = 0;
-                let rejection = tried.rejected(RejectedBy::DryRun, describe(&refused));
+                let rejection = Rejection::of(tried, RejectedBy::DryRun, describe(&refused));
                 self.reject(request, report.live, rejection, None)
             }
-            // An older agent has no dry run.
-            Ok(Checked { refused: None }) | Err(Error::Refused(Refusal::NotFound)) => {
+            Ok(Checked { refused: None }) => {
                 self.failures = 0;
                 self.publish(wanted, report.live, State::Busy);
                 self.cluster.update_report(|report| report.checked = Some(digest));
@@ -268,11 +247,11 @@ impl Task<'_> {
         let report = self.cluster.report();
         if let Some((pod, refused)) = find_veto(self.cluster.host(), wanted, &revision, &report.standbys).await {
             let why = format!("on standby {pod}: {}", describe(&refused));
-            return self.reject(request, report.live, tried.rejected(RejectedBy::DryRun, why), None);
+            let rejection = Rejection::of(tried, RejectedBy::DryRun, why);
+            return self.reject(request, report.live, rejection, None);
         }
         info!(controller = %self.cluster.key, pod = %wanted.target.pod, sequence, %digest, "pushing the configuration");
         let fence = next_fence(&self.cluster.shared.fence);
-        self.known = None;
         let answer = client.push(&revision, fence).await;
         self.memory.highest = self.memory.highest.max(sequence);
         // Neither a dry run nor a change of partitions by RPC reconfigures slurmctld, so the next push need not wait.
@@ -298,7 +277,7 @@ impl Task<'_> {
                 return SHORTEST_BACKOFF;
             }
             Error::Refused(Refusal::Malformed { detail }) => {
-                let rejection = tried.rejected(RejectedBy::Agent, detail);
+                let rejection = Rejection::of(tried, RejectedBy::Agent, detail);
                 self.finish(request, tried.sequence, None, Some(rejection));
                 return Duration::ZERO;
             }
@@ -332,7 +311,6 @@ impl Task<'_> {
         let wanted = &request.wanted;
         let live = pushed.status.live.as_ref().map(LiveRevision::from);
         self.failures = 0;
-        self.remember_status(&pushed.status);
         let (refused, by) = match &pushed.outcome {
             Outcome::Applied | Outcome::Unchanged => {
                 self.finish(request, tried.sequence, Some(pushed), None);
@@ -359,7 +337,7 @@ impl Task<'_> {
             Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
             Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),
         };
-        self.reject(request, live, tried.rejected(by, describe(refused)), Some(pushed))
+        self.reject(request, live, Rejection::of(tried, by, describe(refused)), Some(pushed))
     }
 
     /// Records the result of a push without a waiting caller, or a pod's failure to start with a revision.
@@ -438,7 +416,6 @@ impl Task<'_> {
         let backoff = SHORTEST_BACKOFF
             .saturating_mul(2_u32.saturating_pow(self.failures))
             .min(LONGEST_BACKOFF);
-        self.known = None;
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
             warn!(controller = %self.cluster.key, pod = %wanted.target.pod, ?state, "request to the agent failed, retrying");
@@ -449,12 +426,12 @@ impl Task<'_> {
 
     fn publish(&self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {
         if let (State::Done, Some(live)) = (&state, live) {
-            let active_revision = ActiveRevision {
-                revision: wanted.revision(live.sequence),
-                standbys: wanted.standbys.clone(),
-                jwt_key: wanted.jwt_key.clone(),
-            };
-            send_if_different(&self.cluster.delivery.active_revision, Some(Arc::new(active_revision)));
+            let active = Some((wanted.clone(), live.sequence));
+            self.cluster.delivery.active_revision.send_if_modified(|current| {
+                let differs = *current != active;
+                *current = active;
+                differs
+            });
         }
         self.cluster.update_report(|report| {
             report.pod.clone_from(&wanted.target.uid);
@@ -484,7 +461,6 @@ impl Task<'_> {
             report.refusals = Arc::default();
             report.checked = None;
         });
-        self.known = None;
         Ok(client)
     }
 }

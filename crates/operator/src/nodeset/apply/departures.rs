@@ -9,6 +9,7 @@ use k8s_openapi::{
 };
 use kube::Api;
 use serde_json::json;
+use slurm::agent::Reason;
 use tracing::{debug, info};
 
 use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
@@ -155,7 +156,7 @@ impl Executor<'_> {
     /// Sends an order that needs no proof. The reason and the time of a drain are noted on the pod, if given.
     async fn order(&self, order: &PlannedOrder, note_on: Option<&ObjectId>) -> Result<(), StepError> {
         if let (Some(pod), NodeOrder::Drain { reason }) = (note_on, &order.order)
-            && reason.as_deref() != self.worker(pod).and_then(Worker::drain_reason)
+            && reason.as_ref().map(Reason::as_str) != self.worker(pod).and_then(Worker::drain_reason)
         {
             self.annotate(pod, json!({ (DRAIN_REASON): reason })).await?;
         }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use slurm::{JobHandle, rest::Process};
+use slurm::{JobHandle, agent::Reason, rest::Process};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -165,7 +165,7 @@ impl Executor<'_> {
         if requeue.is_none() && !record.state.is_drain() {
             // No job may start between the snapshot and the next order. If that is not sent, the next plan reverts the
             // drain.
-            let reason = stale_jobs_reason(record, worker);
+            let reason = stale_jobs_reason(record, worker).as_deref().map(Reason::of);
             let order = PlannedOrder::new(record, NodeOrder::Drain { reason });
             self.command(&order).await?;
         }
@@ -184,7 +184,7 @@ impl Executor<'_> {
         let names = names.join(", ");
         info!(nodeset = %self.key, node, jobs = names, ?requeue, "ending stale jobs");
         if requeue.is_none() {
-            let reason = stale_jobs_reason(record, worker);
+            let reason = stale_jobs_reason(record, worker).as_deref().map(Reason::of);
             let order = PlannedOrder::new(record, NodeOrder::Down { reason });
             self.command(&order).await?;
         }

@@ -8,7 +8,7 @@
 use api::keys;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use slurm::Node;
+use slurm::{Node, agent::Reason};
 
 use super::{Effect, MetadataPatch, Plan, PlannedOrder, Situation, Wait, cordon};
 use crate::{
@@ -96,7 +96,7 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
         return;
     }
     // An administrator's reason is kept. A drain that keeps it cannot be told from theirs.
-    let reason = (!has_manual_reason).then_some(reason);
+    let reason = (!has_manual_reason).then(|| Reason::of(&reason));
     plan.effects.push(Effect::OrderNode {
         note_on: (respects_resume && reason.is_some()).then(|| worker.id()),
         order: PlannedOrder::new(node, NodeOrder::Drain { reason }),

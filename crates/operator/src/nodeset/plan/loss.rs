@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::keys;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
-use slurm::node::Node as SlurmNode;
+use slurm::{agent::Reason, node::Node as SlurmNode};
 
 use super::{Effect, Plan, PlannedOrder, WorkerLoss, drains::has_manual_reason};
 use crate::{
@@ -94,7 +94,7 @@ pub(super) fn down(
         // An administrator's reason is kept.
         (false, _) => (!has_manual_reason(node, worker)).then(|| format!("lost: {}", death.message)),
     };
-    let reason = words.map(|words| format!("{}{words}", keys::NODE_REASON_PREFIX));
+    let reason = words.map(|words| Reason::of(&format!("{}{words}", keys::NODE_REASON_PREFIX)));
     Some(PlannedOrder::new(node, NodeOrder::Down { reason }))
 }
 
@@ -253,7 +253,7 @@ pub(super) mod tests {
         let NodeOrder::Down { reason } = &down.order else {
             panic!("{down:?}")
         };
-        reason.as_deref()
+        reason.as_ref().map(Reason::as_str)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use slurm::AdminState;
+use slurm::{AdminState, agent::Reason};
 
 use super::{
     Effect, Evidence, Occupancy, Plan, PlannedOrder, WorkerLoss, WorkerRemoval,
@@ -96,9 +96,9 @@ impl World {
 
     fn carry_out(&mut self, effect: &Effect, fresh: Option<&Seen>) {
         let now = u64::try_from(at(self.time).as_second()).unwrap();
-        let say = |admin: &mut AdminState, reason: &Option<String>| {
+        let say = |admin: &mut AdminState, reason: &Option<Reason>| {
             if let Some(reason) = reason {
-                admin.reason.clone_from(reason);
+                admin.reason = reason.to_string();
                 admin.reason_since = now;
             }
         };
@@ -160,7 +160,7 @@ impl World {
                 NodeOrder::Drain { reason } => {
                     if let Some(pod) = note_on {
                         assert!(reason.is_some(), "{node}: a person's reason is noted as the operator's");
-                        self.pod(pod).drain_reason.clone_from(reason);
+                        self.pod(pod).drain_reason = reason.as_ref().map(ToString::to_string);
                     }
                     let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
                     let ordered = self.order(node, expect, |admin| {

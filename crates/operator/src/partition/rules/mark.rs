@@ -201,7 +201,11 @@ mod tests {
             (vec![node("cpu-2", &["cpu"], "DOWN")], None),
             (vec![node("other-0", &["other"], "IDLE")], None),
         ] {
-            assert_eq!(mark.first_without(&by_name(nodes.clone()), at(0), &[]), missing, "{nodes:?}");
+            assert_eq!(
+                mark.first_without(&by_name(nodes.clone()), at(0), &[]),
+                missing,
+                "{nodes:?}"
+            );
         }
         for (node_set, node, since, missing) in [
             ("cpu", "cpu-2", 0, Some("cpu-2")),

@@ -4,6 +4,7 @@ mod any_spec;
 mod objects;
 
 use serde_json::{Value, json};
+use slurm::agent::Reason;
 
 use super::{Cause, Effect, JobEnd, Occupancy, Plan, PlannedOrder, Wait, WorkerLoss, WorkerRemoval, plan};
 use crate::{
@@ -68,7 +69,7 @@ pub(in crate::nodeset) fn only_drain(plan: &Plan) -> (&PlannedOrder, Option<&str
     let NodeOrder::Drain { reason } = &order.order else {
         panic!("{order:?}")
     };
-    (order, reason.as_deref())
+    (order, reason.as_ref().map(Reason::as_str))
 }
 
 fn replicas(count: u32) -> Value {
