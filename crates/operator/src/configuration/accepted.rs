@@ -1,18 +1,26 @@
-//! The inputs of the accepted revision, stored with it in the bundle's ConfigMap, without the contents of files.
+//! The accepted revision, and the content it was made from. The bundle's ConfigMap has both.
 
-use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use slurm::{
     Revision,
-    conf::AccountingStorage,
-    revision::{Digest, FileName},
+    conf::Document,
+    revision::{ControllerUid, Digest},
 };
 
-use super::content::{Content, NodeSetInput, Origin, UserFile};
-use crate::partition::rules::{closing::RetainedLines, line::PartitionLine, manual_state::ManualStates};
+use super::{
+    Inputs,
+    content::Content,
+    render::{read_bundle, read_record, slurm_conf},
+};
+use crate::cluster::{
+    Snapshot,
+    deliver::{Files, LiveRevision},
+    pods,
+};
 
-/// The accepted inputs.
+/// The accepted content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) content: Content,
@@ -20,90 +28,134 @@ pub(crate) struct Accepted {
     pub(crate) served: bool,
 }
 
+/// What the record has in addition to the content.
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Wire {
+struct RecordHead {
     /// The digest of the revision.
     digest: Digest,
     served: bool,
-    extra_conf: String,
-    accounting: Option<(String, u16)>,
-    node_sets: BTreeMap<String, NodeSetInput>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    partitions: BTreeMap<String, PartitionLine>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    kept: ManualStates,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    adopted: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    retained: RetainedLines,
-    files: BTreeMap<FileName, Origin>,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    #[serde(flatten)]
+    head: RecordHead,
+    #[serde(flatten)]
+    content: &'a Content,
 }
 
 impl Accepted {
-    pub(crate) fn to_json(&self, revision: &Revision) -> String {
+    /// The record of the revision with this digest.
+    pub(crate) fn to_json(&self, digest: Digest) -> String {
         let Self { content, served } = self;
-        let Content {
-            extra_conf,
-            accounting,
-            node_sets,
-            partitions,
-            manual_states,
-            adopted,
-            retained,
-            files,
-        } = content.clone();
-        let wire = Wire {
-            digest: revision.digest(),
+        let head = RecordHead {
+            digest,
             served: *served,
-            extra_conf,
-            accounting: accounting.map(|AccountingStorage { host, port }| (host, port)),
-            node_sets,
-            partitions,
-            kept: manual_states,
-            adopted,
-            retained,
-            files: files.into_iter().map(|(name, file)| (name, file.origin)).collect(),
         };
-        serde_json::to_string(&wire).unwrap_or_default()
+        serde_json::to_string(&Record { head, content }).unwrap_or_default()
     }
 
     /// Returns `None` if the record belongs to another revision, or cannot be parsed.
-    pub(crate) fn from_json(json: &str, revision: &Revision) -> Option<Self> {
-        let wire: Wire = serde_json::from_str(json).ok()?;
-        if wire.digest != revision.digest() {
+    pub(crate) fn from_json(json: &str, digest: Digest, files: &Files) -> Option<Self> {
+        // The text is parsed twice, because serde would copy all of it to separate the two.
+        let head: RecordHead = serde_json::from_str(json).ok()?;
+        if head.digest != digest {
             return None;
         }
-        let file = |(name, origin): (FileName, Origin)| {
-            let file = revision.files.get(&name)?.clone();
-            Some((name, UserFile { file, origin }))
+        let mut content: Content = serde_json::from_str(json).ok()?;
+        for (name, file) in &mut content.files {
+            file.file = files.get(name)?.clone();
+        }
+        let served = head.served;
+        Some(Self { content, served })
+    }
+}
+
+/// The accepted revision, from Kubernetes' record or because slurmctld runs with it already.
+#[derive(Default)]
+pub(crate) struct Former {
+    pub(crate) revision: Option<Revision>,
+    pub(crate) digest: Option<Digest>,
+    /// Its slurm.conf, parsed.
+    pub(crate) slurm_conf: Option<Document>,
+    /// Its content, if that is known.
+    pub(crate) accepted: Option<Accepted>,
+    /// No slurmctld ever ran, also not under another operator: its jobs could be lost.
+    pub(crate) is_new: bool,
+}
+
+/// Stands in for unknown content.
+static NOTHING: LazyLock<Content> = LazyLock::new(Content::default);
+
+impl Former {
+    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot, uid: &ControllerUid) -> Self {
+        let bundle = inputs.bundle.as_deref();
+        let written = bundle.and_then(read_bundle).filter(|bundle| bundle.controller == *uid);
+        let sequence = written.as_ref().map_or(0, |revision| revision.sequence);
+        let served = snapshot.served.as_ref().filter(|(live, _)| live.sequence > sequence);
+        let (revision, record) = match served {
+            Some((live, sent)) => {
+                let revision = Revision {
+                    sequence: live.sequence,
+                    ..sent.revision.clone()
+                };
+                (Some(revision), Some(&sent.record))
+            }
+            None => (written, bundle.and_then(read_record)),
         };
-        Some(Self {
-            served: wire.served,
-            content: Content {
-                extra_conf: wire.extra_conf,
-                accounting: wire.accounting.map(|(host, port)| AccountingStorage { host, port }),
-                node_sets: wire.node_sets,
-                partitions: wire.partitions,
-                manual_states: wire.kept,
-                adopted: wire.adopted,
-                retained: wire.retained,
-                files: wire.files.into_iter().map(file).collect::<Option<_>>()?,
-            },
-        })
+        let digest = revision.as_ref().map(Revision::digest);
+        let files = revision.as_ref().map(|revision| &revision.files);
+        let accepted = digest
+            .zip(files)
+            .and_then(|(digest, files)| Accepted::from_json(record?, digest, files))
+            .map(|accepted| Accepted {
+                served: accepted.served || served.is_some(),
+                ..accepted
+            });
+        let has_started = inputs.pods.iter().any(|pod| pods::has_started(pod));
+        Self {
+            digest,
+            slurm_conf: files.and_then(slurm_conf),
+            is_new: revision.is_none() && inputs.config.is_none() && !has_started,
+            revision,
+            accepted,
+        }
+    }
+
+    /// The content of the accepted revision; empty if it is not known.
+    pub(super) fn content(&self) -> &Content {
+        self.accepted.as_ref().map_or(&NOTHING, |accepted| &accepted.content)
+    }
+
+    /// Whether the content of every line that slurmctld runs with is known.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.is_new || self.accepted.is_some()
+    }
+
+    /// Its sequence and digest.
+    pub(super) fn summary(&self) -> Option<LiveRevision> {
+        let sequence = self.revision.as_ref()?.sequence;
+        self.digest.map(|digest| LiveRevision { sequence, digest })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
-    use slurm::revision::{ControllerUid, File};
+    use slurm::{
+        conf::NodeSetLines,
+        revision::{File, FileName},
+    };
 
     use super::*;
     use crate::{
-        configuration::content::Script,
-        partition::rules::{closing::Retained, manual_state::ManualState},
+        configuration::content::{Script, UserFile},
+        partition::rules::{
+            closing::{Retained, RetainedLines},
+            line::PartitionLine,
+            manual_state::{ManualState, ManualStates},
+        },
     };
 
     fn accepted() -> (Accepted, Revision) {
@@ -112,13 +164,10 @@ mod tests {
         let accepted = Accepted {
             content: Content {
                 extra_conf: "SchedulerParameters=defer\n".to_owned(),
-                accounting: Some(AccountingStorage {
-                    host: "db".to_owned(),
-                    port: 6819,
-                }),
+                accounting: Some(("db".to_owned(), 6819)),
                 node_sets: BTreeMap::from([(
                     "own".to_owned(),
-                    NodeSetInput {
+                    NodeSetLines {
                         name: "slurm".to_owned(),
                         partition: Some(String::new()),
                     },
@@ -154,11 +203,9 @@ mod tests {
                     name.clone(),
                     UserFile {
                         file: file.clone(),
-                        origin: Origin {
-                            config_map: "scripts".to_owned(),
-                            entry: "p.sh".to_owned(),
-                            runs_as: BTreeSet::from([Script::Prolog, Script::Epilog]),
-                        },
+                        config_map: "scripts".to_owned(),
+                        entry: "p.sh".to_owned(),
+                        runs_as: BTreeSet::from([Script::Prolog, Script::Epilog]),
                     },
                 )]),
             },
@@ -176,17 +223,29 @@ mod tests {
     #[test]
     fn the_record_is_read_back_unchanged() {
         let (accepted, revision) = accepted();
-        let json = accepted.to_json(&revision);
-        assert_eq!(Accepted::from_json(&json, &revision), Some(accepted));
-        assert!(!json.contains("#!/bin/sh"), "{json}");
+        let digest = revision.digest();
+        let json = accepted.to_json(digest);
+        assert_eq!(Accepted::from_json(&json, digest, &revision.files), Some(accepted));
+        // Earlier operators read and write the same text.
+        let fields = [
+            r#""served":true,"extraConf":"SchedulerParameters=defer\n","accounting":["db",6819],"#,
+            r#""nodeSets":{"own":{"name":"slurm","partition":""}},"#,
+            r#""partitions":{"long":{"name":"Long","nodes":"slurm","state":"UP","settings":"MaxTime=1","generation":4}},"#,
+            r#""kept":{"Long":{"state":"DRAIN","wanted":"UP","since":"2026-01-01T00:00:00Z"}},"#,
+            r#""adopted":{"hand":"hand Nodes=ALL"},"#,
+            r#""retained":{"old":{"line":"old Nodes=slurm State=DRAIN","nodeSets":["slurm"]}},"#,
+            r#""files":{"p.sh":{"configMap":"scripts","entry":"p.sh","runsAs":["Prolog","Epilog"]}}"#,
+        ];
+        assert_eq!(json, format!("{{\"digest\":\"{digest}\",{}}}", fields.concat()));
     }
 
     #[test]
     fn a_record_of_another_revision_is_ignored() {
         let (accepted, mut revision) = accepted();
-        let json = accepted.to_json(&revision);
+        let json = accepted.to_json(revision.digest());
         revision.files.insert(FileName::new("x").unwrap(), File::config("x"));
-        assert_eq!(Accepted::from_json(&json, &revision), None);
-        assert_eq!(Accepted::from_json("nonsense", &revision), None);
+        let read = |json: &str| Accepted::from_json(json, revision.digest(), &revision.files);
+        assert_eq!(read(&json), None);
+        assert_eq!(read("nonsense"), None);
     }
 }

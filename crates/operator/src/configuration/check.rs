@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, OnceCell},
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
 };
 
 use api::keys::{ON, annotations};
@@ -13,30 +14,33 @@ use slurm::{
 };
 
 use super::{
-    accepted::Accepted,
+    Facts,
     content::Content,
-    explain::{describe, is_generated},
-    jobs::{Wait, is_in_use, waits_for},
+    devices::undeclared_devices,
+    explain::Places,
+    jobs::{NOT_READ, waits_for},
     records::{RecordProblem, check_records},
     render::{Built, build_files},
-    revise::{CheckContext, HoldReason, StartingPoint},
+    revise::HoldReason,
 };
 use crate::{
     cluster::{Knowledge, deliver::Files},
-    parent::Parent,
     reason,
 };
+
+/// No line of slurm.conf: lines are counted from 1.
+const NO_LINES: RangeInclusive<usize> = 0..=0;
 
 /// Checks candidates with everything known about the cluster. The facts that a change is compared with are computed
 /// when there is a change: while nothing changes, the files are rendered and parsed once.
 pub(crate) struct Checker<'a> {
-    context: &'a CheckContext<'a>,
-    before: &'a Content,
-    wanted: &'a Content,
+    facts: &'a Facts<'a>,
+    pub(crate) before: &'a Content,
+    pub(crate) wanted: &'a Content,
     live: OnceCell<Option<Configuration>>,
     nodes: Option<BTreeSet<String>>,
     existing: OnceCell<Existing>,
-    force: OnceCell<Force>,
+    force: OnceCell<Option<Digest>>,
     depends_on_slurm: Cell<bool>,
 }
 
@@ -51,28 +55,23 @@ struct Existing {
 }
 
 /// The files of a choice of inputs.
-pub(crate) struct CheckedFiles {
+pub(crate) struct Draft {
     pub(crate) content: Content,
     pub(crate) files: Files,
     pub(crate) digest: Digest,
-    pub(crate) warnings: Vec<String>,
-}
-
-/// Whether a change must wait for jobs.
-enum Force {
-    /// There can be no jobs, or the owner forces the change.
-    Now,
-    Wait {
-        /// The digest of the wanted files, for the force annotation.
-        wanted: Digest,
-    },
+    places: Places,
+    /// The files, parsed.
+    conf: Configuration,
+    /// The checker's problems, also those that existed before.
+    problems: Vec<Problem>,
 }
 
 impl<'a> Checker<'a> {
-    pub(crate) fn new(context: &'a CheckContext<'a>, before: &'a Content, wanted: &'a Content) -> Self {
-        let nodes = context.knowledge.known();
+    /// `before` is the content that is compared with, also for a revision without a record.
+    pub(crate) fn new(facts: &'a Facts<'a>, before: &'a Content, wanted: &'a Content) -> Self {
+        let nodes = facts.snapshot.knowledge.known();
         Self {
-            context,
+            facts,
             before,
             wanted,
             live: OnceCell::new(),
@@ -85,122 +84,135 @@ impl<'a> Checker<'a> {
 
     /// The configuration slurmctld runs with, if known.
     fn live(&self) -> Option<&Configuration> {
-        let live = self.live.get_or_init(|| match self.context.before {
+        let former = &self.facts.former;
+        let live = self.live.get_or_init(|| match &former.revision {
+            Some(revision) => Some(configuration(&revision.files)),
             // At the first start, identity is compared with the operator's own rendering.
-            StartingPoint::Nothing => Some(configuration(&self.built(self.before).files)),
-            StartingPoint::Accepted(revision, _) => Some(configuration(&revision.files)),
-            StartingPoint::Unrecorded(revision) => revision.map(|revision| configuration(&revision.files)),
+            None => former.is_new.then(|| configuration(&self.built(self.before).files)),
         });
         live.as_ref()
     }
 
     fn existing(&self) -> &Existing {
         self.existing.get_or_init(|| {
-            let old = match self.context.before {
-                StartingPoint::Nothing | StartingPoint::Unrecorded(None) => return Existing::default(),
-                StartingPoint::Accepted(..) => self.built(self.before),
-                StartingPoint::Unrecorded(Some(revision)) => Built {
-                    files: revision.files.clone(),
-                    places: self.built(self.before).places,
-                },
+            let former = &self.facts.former;
+            let Some(revision) = &former.revision else {
+                return Existing::default();
             };
-            let conf = configuration(&old.files);
-            let records = match self.context.before {
-                StartingPoint::Accepted(..) => check_records(&conf, &old.places, self.before),
-                // It is not known who owns the lines.
-                StartingPoint::Nothing | StartingPoint::Unrecorded(_) => Vec::new(),
-            };
+            let Built { files, places } = self.built(self.before);
+            let is_known = former.accepted.is_some();
+            let conf = configuration(if is_known { &files } else { &revision.files });
+            // Without a record it is not known who owns the lines.
+            let records = is_known.then(|| check_records(&conf, &places, self.before));
             Existing {
-                problems: self.check(&conf, &old).iter().map(fingerprint).collect(),
-                records: records.into_iter().collect(),
+                problems: self.problems(&conf, &places).iter().map(fingerprint).collect(),
+                records: records.into_iter().flatten().collect(),
                 changes: self.sensitive(&conf).into_keys().collect(),
             }
         })
     }
 
-    fn force(&self) -> &Force {
-        self.force.get_or_init(|| {
-            let may_have_jobs = match self.context.before {
-                StartingPoint::Nothing => false,
-                StartingPoint::Accepted(_, Accepted { served, .. }) => *served,
-                StartingPoint::Unrecorded(_) => true,
-            };
-            let wanted = || digest_of_files(&self.built(self.wanted).files);
-            Force::of(self.context.parent, may_have_jobs, wanted)
+    /// The digest of the wanted files, by which the owner can force a change. `None` if no change waits for jobs: there can
+    /// be none, or the owner has forced it.
+    fn force(&self) -> Option<Digest> {
+        *self.force.get_or_init(|| {
+            let former = &self.facts.former;
+            let may_have_jobs = former
+                .accepted
+                .as_ref()
+                .map_or(!former.is_new, |accepted| accepted.served);
+            let forced = self
+                .facts
+                .parent
+                .controller
+                .annotations()
+                .get(annotations::FORCE_CONFIG);
+            if !may_have_jobs || forced.is_some_and(|value| value == ON) {
+                return None;
+            }
+            let wanted = digest_of_files(&self.built(self.wanted).files);
+            Some(wanted).filter(|wanted| forced.is_none_or(|value| *value != wanted.to_string()))
         })
     }
 
-    /// Returns the files of these inputs, if they may be sent to slurmctld.
-    pub(crate) fn check_candidate(&self, content: Content) -> Result<CheckedFiles, HoldReason> {
-        let built = self.built(&content);
-        let conf = configuration(&built.files);
-        let problems = self.check(&conf, &built);
-        let records = self.records(&conf, &built, &content);
-        let joined = records
-            .iter()
-            .filter(|finding| matches!(finding, RecordProblem::Joined(_)));
-        let mut refused: Vec<String> = joined.map(|finding| finding.message().to_owned()).collect();
-        if refused.is_empty() {
-            refused = self.refusals(&problems, &built, &content);
+    /// Renders these inputs.
+    pub(crate) fn draft(&self, content: Content) -> Draft {
+        let Built { files, places } = self.built(&content);
+        let conf = configuration(&files);
+        Draft {
+            problems: self.problems(&conf, &places),
+            digest: digest_of_files(&files),
+            content,
+            files,
+            places,
+            conf,
         }
-        if refused.is_empty() {
-            refused = records.iter().map(|finding| finding.message().to_owned()).collect();
-        }
-        if !refused.is_empty() {
+    }
+
+    /// Checks whether the files may be sent to slurmctld.
+    pub(crate) fn check(&self, draft: &Draft) -> Result<(), HoldReason> {
+        let records = self.records(draft);
+        let message = |finding: &RecordProblem| finding.message().to_owned();
+        let is_joined = |finding: &&RecordProblem| matches!(finding, RecordProblem::Joined(_));
+        // Only the first of these are reported: they are the cause of the others.
+        let refused: [Vec<String>; 3] = [
+            records.iter().filter(is_joined).map(message).collect(),
+            self.refusals(draft),
+            records.iter().map(message).collect(),
+        ];
+        if let Some(refused) = refused.into_iter().find(|messages| !messages.is_empty()) {
             return Err(HoldReason {
                 reason: reason::CONFIG_REJECTED,
                 message: refused.join("\n"),
                 soon: false,
             });
         }
-        if let Force::Wait { wanted } = self.force() {
-            let now = format!("or now with the annotation {}={wanted}", annotations::FORCE_CONFIG);
-            if let Some(Wait { message, soon }) = self.waits(&conf) {
-                return Err(HoldReason {
-                    reason: reason::WAITS_FOR_JOBS,
-                    message: format!("{message}; it is applied automatically when they have ended, {now}"),
-                    soon,
-                });
-            }
-            if let Some(Wait { message, soon }) = self.waits_for_qos(&conf) {
-                return Err(HoldReason {
-                    reason: reason::WAITS_FOR_ACCOUNTING,
-                    message: format!("{message}; it is applied automatically when they are known, {now}"),
-                    soon,
-                });
-            }
+        let Some(wanted) = self.force() else {
+            return Ok(());
+        };
+        let wait = self.waits_for_jobs(&draft.conf).map(|wait| (wait, "have ended"));
+        match wait.or_else(|| Some((self.waits_for_qos(&draft.conf)?, "are known"))) {
+            None => Ok(()),
+            Some((wait, until)) => Err(HoldReason {
+                message: format!(
+                    "{}; it is applied automatically when they {until}, or now with the annotation {}={wanted}",
+                    wait.message,
+                    annotations::FORCE_CONFIG,
+                ),
+                ..wait
+            }),
         }
-        Ok(candidate(content, built, &problems))
     }
 
     /// Errors of the checker that did not exist before, with the fields they come from.
-    fn refusals(&self, problems: &[Problem], built: &Built, content: &Content) -> Vec<String> {
-        problems
-            .iter()
+    fn refusals(&self, draft: &Draft) -> Vec<String> {
+        let Draft { places, content, .. } = draft;
+        let errors = draft.problems.iter();
+        errors
             .filter(|problem| problem.severity == Severity::Refuse)
             .filter(|problem| !self.existing().problems.contains(&fingerprint(problem)))
-            .filter(|problem| !is_generated(problem, &built.places, content))
-            .map(|problem| describe(problem, &built.places, content))
+            .filter(|problem| !places.is_generated(problem, content))
+            .map(|problem| places.describe(problem, content))
             .collect()
     }
 
     /// Objects without a record of their own in slurm.conf, except those that had none before.
-    fn records(&self, conf: &Configuration, built: &Built, content: &Content) -> Vec<RecordProblem> {
-        let mut findings = check_records(conf, &built.places, content);
-        if findings.is_empty() {
-            return findings;
-        }
-        let is_recorded = !matches!(self.context.before, StartingPoint::Unrecorded(_));
+    fn records(&self, draft: &Draft) -> Vec<RecordProblem> {
+        let is_recorded = self.facts.former.is_recorded();
+        let mut findings = check_records(&draft.conf, &draft.places, &draft.content);
         findings.retain(|finding| is_recorded || !matches!(finding, RecordProblem::Twice(_)));
         findings.retain(|finding| !self.existing().records.contains(finding));
         findings
     }
 
-    /// Returns the files of these inputs without a check.
-    pub(crate) fn build(&self, content: Content) -> CheckedFiles {
-        let built = self.built(&content);
-        let problems = self.check(&configuration(&built.files), &built);
-        candidate(content, built, &problems)
+    /// Warnings about content that Slurm accepts but that is probably a mistake.
+    pub(crate) fn warnings(&self, draft: &Draft) -> Vec<String> {
+        let warnings = draft.problems.iter();
+        warnings
+            .filter(|problem| problem.severity == Severity::Warn)
+            .map(|problem| draft.places.describe(problem, &draft.content))
+            .chain(undeclared_devices(&self.facts.inputs.node_sets, &draft.conf))
+            .collect()
     }
 
     /// Whether a decision depended on jobs or QOS in Slurm.
@@ -209,20 +221,20 @@ impl<'a> Checker<'a> {
     }
 
     fn built(&self, content: &Content) -> Built {
-        build_files(self.context.parent, content, self.context.max_node_count)
+        build_files(&self.facts.parent, content, self.facts.max_node_count)
     }
 
-    fn check(&self, conf: &Configuration, built: &Built) -> Vec<Problem> {
-        let seen = self.context.knowledge.known();
+    fn problems(&self, conf: &Configuration, places: &Places) -> Vec<Problem> {
+        let seen = self.facts.snapshot.knowledge.known();
         let known = Known {
             live: self.live(),
             nodes: self.nodes.as_ref(),
             qos: seen.and_then(|seen| seen.qos.as_ref()?.as_ref().ok()),
             release: seen.and_then(|seen| seen.release),
-            user_lines: Some(built.places.extra.as_ref().unwrap_or(&NO_LINES)),
+            user_lines: Some(places.extra.as_ref().unwrap_or(&NO_LINES)),
         };
         let mut problems = check(conf, &known);
-        if matches!(self.context.before, StartingPoint::Nothing) {
+        if self.facts.former.is_new {
             // Users may add options to the operator's, and a cluster that has not started yet can accept them.
             problems.retain(|problem| problem.key.as_deref() != Some("AuthAltParameters"));
         }
@@ -242,28 +254,29 @@ impl<'a> Checker<'a> {
     }
 
     /// A QOS that the database lacks passes a dry run and fails the reconfigure.
-    fn waits_for_qos(&self, conf: &Configuration) -> Option<Wait> {
-        self.context.parent.controller.spec.accounting_name()?;
+    fn waits_for_qos(&self, conf: &Configuration) -> Option<HoldReason> {
+        self.facts.parent.controller.spec.accounting_name()?;
         let named = self.live().map(qos_in_database).unwrap_or_default();
         let new = qos_in_database(conf);
         let first = new.difference(&named).next()?;
         self.depends_on_slurm.set(true);
-        let mut wait = match self.context.knowledge {
-            Knowledge::Unknown { why } => Wait::for_long(why.clone()),
+        let (why, soon) = match &self.facts.snapshot.knowledge {
+            Knowledge::Unknown { why } => (why.as_str(), false),
             Knowledge::Known(seen) => match &seen.qos {
                 Some(Ok(_)) => return None,
-                Some(Err(why)) => Wait::for_long(why.clone()),
-                None => Wait::for_poll(),
+                Some(Err(why)) => (why.as_str(), false),
+                None => (NOT_READ, true),
             },
         };
-        wait.message = format!(
-            "QOS {first:?} has not been found in the accounting database yet: {}",
-            wait.message
-        );
-        Some(wait)
+        Some(HoldReason {
+            reason: reason::WAITS_FOR_ACCOUNTING,
+            message: format!("QOS {first:?} has not been found in the accounting database yet: {why}"),
+            soon,
+        })
     }
 
-    fn waits(&self, conf: &Configuration) -> Option<Wait> {
+    fn waits_for_jobs(&self, conf: &Configuration) -> Option<HoldReason> {
+        let snapshot = self.facts.snapshot;
         let parts = self.sensitive(conf);
         let mut new = parts
             .iter()
@@ -273,42 +286,13 @@ impl<'a> Checker<'a> {
             self.depends_on_slurm.set(true);
         }
         new.find_map(|(name, part)| {
-            let in_use = is_in_use(part, self.context.in_use).map(Wait::for_long);
-            let Wait { message, soon } = in_use.or_else(|| waits_for(part, self.context.knowledge))?;
-            Some(Wait {
-                message: format!("{name}, which can end jobs, and {message}"),
+            let (why, soon) = waits_for(part, &snapshot.knowledge, &snapshot.report.in_use)?;
+            Some(HoldReason {
+                reason: reason::WAITS_FOR_JOBS,
+                message: format!("{name}, which can end jobs, and {why}"),
                 soon,
             })
         })
-    }
-}
-
-/// No line of slurm.conf: lines are counted from 1.
-const NO_LINES: std::ops::RangeInclusive<usize> = 0..=0;
-
-impl Force {
-    fn of(parent: &Parent<'_>, may_have_jobs: bool, wanted: impl FnOnce() -> Digest) -> Self {
-        let forced = parent.controller.annotations().get(annotations::FORCE_CONFIG);
-        if !may_have_jobs || forced.is_some_and(|value| value == ON) {
-            return Self::Now;
-        }
-        let wanted = wanted();
-        if forced.is_some_and(|value| *value == wanted.to_string()) {
-            return Self::Now;
-        }
-        Self::Wait { wanted }
-    }
-}
-
-fn candidate(content: Content, built: Built, problems: &[Problem]) -> CheckedFiles {
-    let warnings = problems.iter().filter(|problem| problem.severity == Severity::Warn);
-    CheckedFiles {
-        warnings: warnings
-            .map(|problem| describe(problem, &built.places, &content))
-            .collect(),
-        digest: digest_of_files(&built.files),
-        files: built.files,
-        content,
     }
 }
 

@@ -4,49 +4,43 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use slurm::{
-    conf::{AccountingStorage, Document, RecordKind},
+    conf::{Document, NodeSetLines, RecordKind},
     revision::{File, FileName},
 };
 
 use crate::partition::rules::{closing::RetainedLines, line::PartitionLine, manual_state::ManualStates};
 
-/// Everything a person wrote that the files are rendered from, by its place.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Everything a person wrote that the files are rendered from, by its place. It is recorded without the bytes of files,
+/// which the revision has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Content {
     pub(crate) extra_conf: String,
-    pub(crate) accounting: Option<AccountingStorage>,
+    /// Host and port of slurmdbd.
+    pub(crate) accounting: Option<(String, u16)>,
     /// NodeSets by their own names.
-    pub(crate) node_sets: BTreeMap<String, NodeSetInput>,
+    pub(crate) node_sets: BTreeMap<String, NodeSetLines>,
     /// Lines by the names of the Partitions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) partitions: BTreeMap<String, PartitionLine>,
     /// States that people set in Slurm.
+    #[serde(rename = "kept", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) manual_states: ManualStates,
     /// Manually created partitions with jobs: the text after `PartitionName=`, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) adopted: BTreeMap<String, String>,
     /// Partitions without an owner that are kept for their jobs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) retained: RetainedLines,
     pub(crate) files: BTreeMap<FileName, UserFile>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NodeSetInput {
-    /// The name in Slurm.
-    pub(crate) name: String,
-    /// The rest of the partition's line, if there is a partition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) partition: Option<String>,
-}
-
 /// An entry of a ConfigMap that becomes a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UserFile {
-    pub(crate) file: File,
-    pub(crate) origin: Origin,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Origin {
+pub(crate) struct UserFile {
+    #[serde(skip)]
+    pub(crate) file: File,
     pub(crate) config_map: String,
     pub(crate) entry: String,
     /// The hooks that run it, if it is a script.
@@ -65,10 +59,7 @@ pub(crate) enum Script {
 impl Content {
     /// Names of the scripts of this hook.
     pub(crate) fn scripts(&self, script: Script) -> Vec<String> {
-        let runs = self
-            .files
-            .iter()
-            .filter(|(_, file)| file.origin.runs_as.contains(&script));
+        let runs = self.files.iter().filter(|(_, file)| file.runs_as.contains(&script));
         runs.map(|(name, _)| name.to_string()).collect()
     }
 
@@ -87,4 +78,15 @@ impl Content {
             .chain(self.adopted.keys().cloned())
             .collect()
     }
+}
+
+impl UserFile {
+    /// A label for people.
+    pub(crate) fn label(&self) -> String {
+        entry_label(&self.config_map, &self.entry)
+    }
+}
+
+pub(crate) fn entry_label(config_map: &str, entry: &str) -> String {
+    format!("ConfigMap {config_map:?} entry {entry:?}")
 }

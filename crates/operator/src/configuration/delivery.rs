@@ -8,15 +8,13 @@ use kube::ResourceExt as _;
 use slurm::{Revision, revision::Digest};
 
 use super::{
-    Inputs,
-    gather::Former,
+    Facts,
     render::read_candidate,
     report::{rejected_before, says_applied},
 };
 use crate::{
     cluster::{
-        Snapshot,
-        deliver::{Goal, JwtKey, LiveRevision, Rejection, Sent, State, Wanted},
+        deliver::{Goal, JwtKey, LiveRevision, Rejection, Report, Sent, State, Wanted},
         pods::{self, Target, active_pod},
     },
     parent::Parent,
@@ -61,36 +59,6 @@ pub(crate) enum DeliveryChange {
     /// No pod can take the configuration.
     Pause,
     Deliver(Box<Wanted>),
-}
-
-/// Returns the delivery of the newest revision. `highest` is the highest sequence that Kubernetes has recorded.
-pub(super) fn deliver(
-    inputs: &Inputs,
-    deployment: &Deployment,
-    newest: &Revision,
-    highest: u64,
-    jwt_key: Option<&JwtKey>,
-) -> DeliveryChange {
-    let (Some(target), Some(jwt_key)) = (&deployment.target, jwt_key) else {
-        return DeliveryChange::Pause;
-    };
-    let sent_before = inputs.candidate.as_deref().and_then(read_candidate).unwrap_or(0);
-    DeliveryChange::Deliver(Box::new(Wanted {
-        goal: if deployment.restarts_instead() {
-            Goal::Checked
-        } else {
-            Goal::Live
-        },
-        standbys: deployment.standbys.clone(),
-        files: Arc::new(newest.files.clone()),
-        closed_by_hand: Arc::new(newest.closed_by_hand.clone()),
-        digest: deployment.wanted,
-        controller: newest.controller.clone(),
-        target: target.clone(),
-        floor: highest.max(sent_before),
-        rejected: rejected_before(inputs),
-        jwt_key: jwt_key.clone(),
-    }))
 }
 
 /// An annotation that makes the kubelet refresh the pod's mounts, which it otherwise does about once a minute.
@@ -140,190 +108,167 @@ impl Method {
 }
 
 /// Which pod runs with which revision.
-#[derive(Clone, Debug)]
-pub(super) struct Deployment {
+pub(super) struct Deployment<'a> {
+    facts: &'a Facts<'a>,
+    wanted: Digest,
     /// The agent to push to: that of the active slurmctld.
     target: Option<Target>,
     /// The agents of the standbys.
     standbys: Vec<Target>,
-    /// The live revision that its agent reported, if it was polled.
-    live: Option<LiveRevision>,
-    state: State,
-    /// The revision that passed a dry run there.
-    checked: Option<Digest>,
-    method: Method,
-    /// A container may have read a configuration.
-    started: bool,
-    wanted: Digest,
-    accepted: Option<(u64, Digest)>,
-    /// The Controller's status says that slurmctld runs with the accepted revision, and that is the wanted one.
-    was_applied: bool,
-    /// slurmctld's pod was created for the wanted configuration.
-    restarted: bool,
-    /// The sequence under which the wanted configuration was sent in a ConfigMap.
-    sent: Option<u64>,
+    /// The report about the target, if it was polled.
+    report: Option<&'a Report>,
 }
 
-impl Deployment {
-    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot, former: &Former, wanted: Digest, method: Method) -> Self {
-        let ours: Vec<&Arc<Pod>> = inputs.pods.iter().filter(|pod| pods::has_agent(pod)).collect();
+impl<'a> Deployment<'a> {
+    pub(super) fn of(facts: &'a Facts<'a>, wanted: Digest) -> Self {
+        let Facts { inputs, snapshot, .. } = facts;
         let active = active_pod(&inputs.controller, &inputs.pods, &snapshot.report);
-        let agents: Vec<(bool, Target)> = ours
-            .iter()
-            .filter_map(|pod| Some((active.as_ref() == Some(&pod.name_any()), pods::agent_of(pod)?)))
-            .collect();
+        let mut agents: Vec<Target> = inputs.pods.iter().filter_map(|pod| pods::agent_of(pod)).collect();
         // Of several slurmctlds, only the active one may get it first: a standby that accepts it proves nothing.
         let any = inputs.controller.spec.replicas() == 1 || active.is_none();
-        let target = agents
-            .iter()
-            .find(|(active, _)| *active)
-            .or(agents.first().filter(|_| any))
-            .map(|(_, target)| target.clone());
-        let standbys = agents
-            .iter()
-            .map(|(_, agent)| agent)
-            .filter(|agent| Some(*agent) != target.as_ref());
-        let report =
-            Some(&snapshot.report).filter(|report| target.as_ref().is_some_and(|target| report.pod == target.uid));
-        let restarted = ours.iter().any(|pod| {
-            let noted = pod.annotations().get(annotations::SLURM_CONFIG_HASH);
-            noted.is_some_and(|digest| *digest == wanted.to_string())
-        });
+        let position = agents.iter().position(|agent| active.as_ref() == Some(&agent.pod));
+        let position = position.or_else(|| (any && !agents.is_empty()).then_some(0));
+        let target = position.map(|position| agents.remove(position));
+        let report = target.as_ref().map(|target| (&snapshot.report, &target.uid));
         Self {
-            method,
-            live: report.and_then(|report| report.live),
-            state: report.map(|report| report.state.clone()).unwrap_or_default(),
-            started: inputs
-                .pods
-                .iter()
-                .any(|pod| pods::has_agent(pod) && pods::has_started(pod)),
-            checked: report.and_then(|report| report.checked),
-            standbys: standbys.cloned().collect(),
-            target,
+            facts,
             wanted,
-            accepted: former
-                .revision
-                .as_ref()
-                .map(|revision| revision.sequence)
-                .zip(former.digest),
-            sent: report
-                .and_then(|report| report.sent.as_ref())
-                .filter(|sent| sent.revision.digest == wanted)
-                .map(|sent| sent.revision.sequence),
-            was_applied: former.digest == Some(wanted) && says_applied(inputs, &wanted),
-            restarted,
+            standbys: agents,
+            report: report.and_then(|(report, uid)| (report.pod == *uid).then_some(report)),
+            target,
         }
     }
 
+    /// Returns the delivery of the newest revision. `highest` is the highest sequence that Kubernetes has recorded.
+    pub(super) fn deliver(&self, newest: &Revision, highest: u64, jwt_key: Option<&JwtKey>) -> DeliveryChange {
+        let (Some(target), Some(jwt_key)) = (&self.target, jwt_key) else {
+            return DeliveryChange::Pause;
+        };
+        let inputs = self.facts.inputs;
+        let sent_before = inputs.candidate.as_deref().and_then(read_candidate).unwrap_or(0);
+        DeliveryChange::Deliver(Box::new(Wanted {
+            goal: if self.restarts_instead() {
+                Goal::Checked
+            } else {
+                Goal::Live
+            },
+            standbys: self.standbys.clone(),
+            files: Arc::new(newest.files.clone()),
+            closed_by_hand: Arc::new(newest.closed_by_hand.clone()),
+            digest: self.wanted,
+            controller: newest.controller.clone(),
+            target: target.clone(),
+            floor: highest.max(sent_before),
+            rejected: rejected_before(inputs),
+            jwt_key: jwt_key.clone(),
+        }))
+    }
+
+    /// The wanted revision that is being sent in a ConfigMap, if so.
+    fn sent(&self) -> Option<&'a Sent> {
+        let sent = self.report?.sent.as_deref();
+        sent.filter(|sent| sent.revision.digest == self.wanted)
+    }
+
     /// The revision that is being sent in a ConfigMap, and its pod.
-    pub(super) fn sent<'a>(&self, inputs: &'a Inputs, snapshot: &'a Snapshot) -> Option<(&'a Pod, &'a Sent)> {
-        self.sent?;
-        let sent = snapshot.report.sent.as_deref()?;
-        let mut pods = inputs.pods.iter();
+    pub(super) fn candidate(&self) -> Option<(&'a Pod, &'a Sent)> {
+        let sent = self.sent()?;
+        let mut pods = self.facts.inputs.pods.iter();
         let pod = pods.find(|pod| pod.metadata.uid.as_ref() == Some(&sent.pod))?;
         Some((pod, sent))
     }
 
-    /// Whether the change waits for the restart it causes.
+    /// The live revision that the agent reported, if it was polled.
+    fn live(&self) -> Option<LiveRevision> {
+        self.report?.live
+    }
+
+    /// The pods that were created with an agent.
+    fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.facts.inputs.pods.iter().filter(|pod| pods::has_agent(pod))
+    }
+
+    /// Whether the change waits for the restart it causes: slurmctld's pod was not created for the wanted configuration.
     fn restarts_instead(&self) -> bool {
-        self.method != Method::InPlace && !self.restarted && self.live.is_none_or(|live| live.digest != self.wanted)
+        let is_restarted = |pod: &Arc<Pod>| {
+            let noted = pod.annotations().get(annotations::SLURM_CONFIG_HASH);
+            noted.is_some_and(|digest| *digest == self.wanted.to_string())
+        };
+        self.facts.method.restarts()
+            && self.live().is_none_or(|live| live.digest != self.wanted)
+            && !self.pods().any(is_restarted)
     }
 
     /// Whether that restart may happen now. An agent always runs, so there is always one to wait for.
     fn may_restart(&self) -> bool {
-        self.restarts_instead() && self.checked == Some(self.wanted)
+        let checked = self.report.and_then(|report| report.checked);
+        self.restarts_instead() && checked == Some(self.wanted)
     }
 
-    fn highest_sequence(&self) -> u64 {
-        let live = self.live.map_or(0, |live| live.sequence);
-        let accepted = self.accepted.map_or(0, |(sequence, _)| sequence);
-        live.max(accepted)
-    }
-
-    /// Returns the revision to keep in the ConfigMaps, and the state of the newest one.
-    pub(super) fn settle(
-        &self,
-        newest: Revision,
-        former: Option<(Revision, Digest)>,
-    ) -> (Option<(Revision, Digest)>, ConfigState) {
+    /// Returns the state of the newest revision, and the sequence under which it becomes the accepted one. `None` if the
+    /// former one stays in the ConfigMaps.
+    pub(super) fn settle(&self) -> (Option<u64>, ConfigState) {
         let digest = self.wanted;
-        let pod = || {
-            self.target
-                .as_ref()
-                .map(|target| target.pod.clone())
-                .unwrap_or_default()
-        };
-        if let Some(live) = self.live.filter(|live| live.digest == digest) {
-            let sequence = live.sequence.max(
-                self.accepted
-                    .filter(|(_, accepted)| *accepted == digest)
-                    .map_or(0, |(sequence, _)| sequence),
-            );
-            let newest = Revision { sequence, ..newest };
-            return match &self.state {
+        let pod = self
+            .target
+            .as_ref()
+            .map(|target| target.pod.clone())
+            .unwrap_or_default();
+        let state = self.report.map_or(&State::Busy, |report| &report.state);
+        let accepted = self.facts.former.summary();
+        let recorded = accepted.filter(|accepted| accepted.digest == digest);
+        let recorded = recorded.map(|accepted| accepted.sequence);
+        if let Some(live) = self.live().filter(|live| live.digest == digest) {
+            let sequence = live.sequence.max(recorded.unwrap_or(0));
+            return match state {
                 // A pod should not start with a revision that slurmctld has not started with, if there is another.
-                State::Waiting { why } if self.method != Method::RestartUnsupervised => {
+                State::Waiting { why } if self.facts.method != Method::RestartUnsupervised => {
                     let why = why.clone();
-                    (
-                        former.or(Some((newest, digest))),
-                        ConfigState::Waiting {
-                            digest,
-                            pod: pod(),
-                            why,
-                        },
-                    )
+                    let first = accepted.is_none().then_some(sequence);
+                    (first, ConfigState::Waiting { digest, pod, why })
                 }
-                _ => (
-                    Some((newest, digest)),
-                    ConfigState::Applied {
-                        sequence,
-                        digest,
-                        pod: pod(),
-                    },
-                ),
+                _ => (Some(sequence), ConfigState::Applied { sequence, digest, pod }),
             };
         }
+        let known = [self.live(), accepted].into_iter().flatten();
+        let highest = known.map(|revision| revision.sequence).max().unwrap_or(0);
         // No slurmctld has started, or the user requires a restart: written for the next pod.
-        if !self.started || self.may_restart() {
-            let sequence = match self.accepted {
-                Some((sequence, accepted)) if accepted == digest => sequence,
-                _ => self.highest_sequence() + 1,
-            };
-            let config = if self.started {
+        let is_started = self.pods().any(|pod| pods::has_started(pod));
+        if !is_started || self.may_restart() {
+            let sequence = recorded.unwrap_or(highest + 1);
+            let config = if is_started {
                 ConfigState::Restarting { digest }
             } else {
                 ConfigState::Written { sequence, digest }
             };
-            return (Some((Revision { sequence, ..newest }, digest)), config);
+            return (Some(sequence), config);
         }
-        let config = match (&self.target, &self.state) {
-            (None, _) => ConfigState::Away {
+        let config = match state {
+            _ if self.target.is_none() => ConfigState::Away {
                 digest,
                 why: "the container reconfigure does not run".to_owned(),
                 sent: None,
             },
-            (Some(_), State::Away { why }) => ConfigState::Away {
+            State::Away { why } => ConfigState::Away {
                 digest,
                 why: why.clone(),
-                sent: self.sent,
+                sent: self.sent().map(|sent| sent.revision.sequence),
             },
-            (Some(_), State::Failed { why }) => ConfigState::Retrying {
-                digest,
-                pod: pod(),
-                why: why.clone(),
-            },
-            (Some(_), State::Refused(rejection)) if rejection.digest == digest => ConfigState::Rejected {
-                pod: pod(),
-                rejection: rejection.clone(),
-            },
+            State::Failed { why } => {
+                let why = why.clone();
+                ConfigState::Retrying { digest, pod, why }
+            }
+            State::Refused(rejection) if rejection.digest == digest => {
+                let rejection = rejection.clone();
+                ConfigState::Rejected { pod, rejection }
+            }
             // A new leader has not polled yet; the status was written by the former one.
-            (Some(_), State::Busy) if self.live.is_none() && self.was_applied => ConfigState::Applied {
-                sequence: self.highest_sequence(),
-                digest,
-                pod: pod(),
-            },
-            (Some(_), _) => ConfigState::Pushing { digest, pod: pod() },
+            State::Busy if self.live().is_none() && recorded.is_some() && says_applied(self.facts.inputs, &digest) => {
+                let sequence = highest;
+                ConfigState::Applied { sequence, digest, pod }
+            }
+            _ => ConfigState::Pushing { digest, pod },
         };
-        (former, config)
+        (None, config)
     }
 }

@@ -6,10 +6,8 @@ use api::NodeSet;
 use kube::ResourceExt as _;
 use slurm::conf::Configuration;
 
-use crate::cluster::deliver::Files;
-
 /// Returns warnings about these NodeSets. `GresTypes` is not added automatically: a change of it ends jobs.
-pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> Vec<String> {
+pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], configuration: &Configuration) -> Vec<String> {
     let with_devices: Vec<(String, BTreeSet<String>)> = node_sets
         .iter()
         .filter(|node_set| node_set.metadata.deletion_timestamp.is_none())
@@ -18,14 +16,7 @@ pub(crate) fn undeclared_devices(node_sets: &[Arc<NodeSet>], files: &Files) -> V
             (!kinds.is_empty()).then(|| (node_set.name_any(), kinds))
         })
         .collect();
-    if with_devices.is_empty() {
-        return Vec::new();
-    }
-    let texts = files
-        .iter()
-        .map(|(name, file)| (name.as_str(), file.content.as_slice()));
-    let configuration = Configuration::parse(texts);
-    if configuration.includes_elsewhere() {
+    if with_devices.is_empty() || configuration.includes_elsewhere() {
         return Vec::new();
     }
     let declared: BTreeSet<&str> = configuration

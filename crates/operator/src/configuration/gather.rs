@@ -1,12 +1,14 @@
 //! Collects the content of the next configuration from the objects that people wrote, and from their changes in Slurm.
+//! An input that cannot be read is kept at its accepted version.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use api::{
-    Accounting, NodeSet,
+    NodeSet,
     references::ObjectRef,
     validate::{check_config_file, check_partition_config},
     wellknown::{JWKS_FILE, JWT_KEY_FILE, SLURM_CONF_FILE, SLURM_KEY_FILE, SLURMDBD_CONF_FILE, SLURMDBD_PORT},
@@ -14,28 +16,26 @@ use api::{
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use kube::ResourceExt as _;
 use slurm::{
-    Revision,
-    conf::{AccountingStorage, Document},
-    revision::{ControllerUid, Digest, File, FileName},
+    conf::NodeSetLines,
+    revision::{File, FileName},
 };
 
 use super::{
-    Inputs,
-    accepted::Accepted,
-    content::{Content, NodeSetInput, Origin, Script, UserFile},
+    Facts, Inputs,
+    content::{Content, Script, UserFile, entry_label},
     delivery::Method,
-    partitions::{find_adopted, gather_partitions, has_leaving, is_waiting_for_nodes, taken_by},
-    render::{build_files, read_bundle, read_inputs},
-    revise::{Held, StartingPoint, hold_unreadable},
+    partitions::{find_adopted, gather_partitions, taken_by},
+    render::{build_files, slurm_conf},
+    revise::Held,
+    source::Source,
 };
 use crate::{
-    cluster::{Snapshot, deliver::Files, pods},
     finding::{Blocks, Finding},
-    parent::Parent,
     partition::rules::{
         closing::{RetainedLines, find_retained},
+        line::is_self_contained,
         manual_state::{ManualStates, find_manual_states},
-        names::created,
+        names::age,
     },
     reason,
 };
@@ -50,202 +50,123 @@ pub(super) struct Gathered {
     pub(super) findings: Vec<Finding>,
     /// Inputs that are kept at their accepted version.
     pub(super) held: Vec<Held>,
-    pub(super) manual_states: ManualStates,
     /// Slurm has other states than written, but they were read before the states were written.
     pub(super) is_unsure: bool,
     /// A decision depended on jobs or nodes in Slurm.
     pub(super) depends_on_slurm: bool,
 }
 
-/// The accepted revision, from Kubernetes' record or because slurmctld runs with it already.
-pub(super) struct Former {
-    pub(super) revision: Option<Revision>,
-    pub(super) digest: Option<Digest>,
-    /// Its slurm.conf, parsed.
-    pub(super) slurm_conf: Option<Document>,
-    pub(super) accepted: Option<Accepted>,
-    /// Stands in for unknown content.
-    nothing: Content,
-}
-
-impl Former {
-    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot, uid: &ControllerUid) -> Self {
-        let bundle = inputs.bundle.as_deref();
-        let revision = bundle.and_then(read_bundle).filter(|bundle| bundle.controller == *uid);
-        let written = revision.as_ref().map_or(0, |revision| revision.sequence);
-        let (revision, accepted) = match &snapshot.served {
-            Some((live, sent)) if live.sequence > written => {
-                let revision = Revision {
-                    sequence: live.sequence,
-                    ..sent.revision.clone()
-                };
-                let accepted = Accepted::from_json(&sent.record, &revision);
-                let accepted = accepted.map(|accepted| Accepted {
-                    served: true,
-                    ..accepted
-                });
-                (Some(revision), accepted)
-            }
-            _ => {
-                let accepted = bundle
-                    .zip(revision.as_ref())
-                    .and_then(|(bundle, revision)| read_inputs(bundle, revision));
-                (revision, accepted)
-            }
-        };
-        Self {
-            digest: revision.as_ref().map(Revision::digest),
-            slurm_conf: revision.as_ref().and_then(|revision| slurm_conf(&revision.files)),
-            revision,
-            accepted,
-            nothing: Content::default(),
-        }
-    }
-
-    /// The content of the accepted revision; empty if it is not known.
-    pub(super) fn content(&self) -> &Content {
-        self.accepted
-            .as_ref()
-            .map_or(&self.nothing, |accepted| &accepted.content)
-    }
-
-    pub(super) fn before(&self, inputs: &Inputs) -> StartingPoint<'_> {
-        match (&self.revision, &self.accepted) {
-            (Some(revision), Some(accepted)) => StartingPoint::Accepted(revision, accepted),
-            (None, _) if is_new(inputs) => StartingPoint::Nothing,
-            (revision, _) => StartingPoint::Unrecorded(revision.as_ref()),
-        }
-    }
-}
-
-/// Whether no slurmctld ever ran, also not under another operator: its jobs could be lost.
-fn is_new(inputs: &Inputs) -> bool {
-    inputs.config.is_none() && !inputs.pods.iter().any(|pod| pods::has_started(pod))
-}
-
 /// Collects the content of the next configuration.
-pub(super) fn gather(
-    inputs: &Inputs,
-    snapshot: &Snapshot,
-    parent: &Parent,
-    former: &Former,
-    method: Method,
-    max_node_count: u32,
-) -> Gathered {
+pub(super) fn gather(facts: &Facts) -> Gathered {
+    let Facts {
+        inputs,
+        snapshot,
+        former,
+        ..
+    } = facts;
     let before = former.content();
-    let mut unreadable = Vec::new();
-    let mut findings = Vec::new();
-    let mut content = Content {
+    let (files, mut unreadable) = gather_files(inputs, before);
+    let accounting = gather_accounting(inputs).unwrap_or_else(|finding| {
+        let source = "spec.accountingRef".to_owned();
+        unreadable.push(Held::unreadable(source, finding.reason, finding.message));
+        before.accounting.clone()
+    });
+    let (node_sets, bad_partitions, mut findings) = gather_node_sets(inputs, before);
+    unreadable.extend(bad_partitions);
+    let content = Content {
         extra_conf: inputs.controller.spec.extra_conf.clone().unwrap_or_default(),
+        accounting,
+        node_sets,
+        files,
         ..Content::default()
     };
-    gather_files(inputs, &mut content, &mut unreadable);
-    match gather_accounting(inputs) {
-        Ok(accounting) => content.accounting = accounting,
-        Err(finding) => unreadable.push(UnreadableInput {
-            affects: AffectedInput::Accounting,
-            finding,
-        }),
-    }
-    gather_node_sets(inputs, before, &mut content, &mut unreadable, &mut findings);
 
     // Slurm's response while slurmctld ran with the accepted revision and nothing newer.
     let fresh = former.digest.and_then(|digest| snapshot.since(digest));
     let taken = taken_by(&content);
-    let refused = gather_partitions(inputs, snapshot, &mut content, before, taken.clone(), fresh.is_some());
-    content.adopted = find_adopted(snapshot, &before.adopted, &content, &taken, fresh);
-    content.retained = gather_retained(snapshot, before, former.slurm_conf.as_ref(), &content);
-    let seen = snapshot.knowledge.known();
-    let (manual_states, is_unsure) = find_manual_states(
-        &inputs.partitions,
-        seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
-        // A closed partition is not a reason to restart slurmctld.
-        fresh.is_some() && method == Method::InPlace,
-        former.slurm_conf.as_ref(),
-        &before.manual_states,
-        || slurm_conf(&build_files(parent, &content, max_node_count).files).unwrap_or_default(),
-    );
-    content.manual_states.clone_from(&manual_states);
-    let depends_on_slurm = has_leaving(inputs, before)
-        || is_waiting_for_nodes(&refused)
+    let (partitions, refused) = gather_partitions(inputs, snapshot, &content, before, taken.clone(), fresh.is_some());
+    let content = Content { partitions, ..content };
+    let adopted = find_adopted(snapshot, &before.adopted, &content, &taken, fresh);
+    let content = Content { adopted, ..content };
+    let retained = gather_retained(facts, &content);
+    let content = Content { retained, ..content };
+    let (manual_states, is_unsure) = gather_manual_states(facts, &content, fresh.is_some());
+
+    // Jobs decide when a Partition is removed, and nodes decide when one is accepted.
+    let mut leaving = inputs
+        .partitions
+        .iter()
+        .filter(|partition| partition.metadata.deletion_timestamp.is_some());
+    let depends_on_slurm = leaving.any(|partition| before.partitions.contains_key(&partition.name_any()))
+        || refused.iter().any(|held| held.reason == reason::WAITS_FOR_NODES)
         || !content.retained.is_empty()
         || !before.retained.is_empty();
 
     findings.extend(refused.iter().map(Held::finding));
-    let mut held = Vec::new();
-    let mut blocks = Blocks::Configuration;
-    if let Some(accepted) = &former.accepted {
-        // The accepted revision has a last good version of every input.
-        held = hold_unreadable(&mut content, &accepted.content, &unreadable);
-        blocks = Blocks::Input;
-    }
-    held.extend(refused);
-    // A cluster that has not started yet can start without a partition.
-    let is_new = matches!(former.before(inputs), StartingPoint::Nothing);
-    findings.extend(unreadable.into_iter().map(|input| Finding {
-        blocks: match input.affects {
-            AffectedInput::Partition(_) if is_new => Blocks::Input,
-            _ => blocks,
-        },
-        ..input.finding
+    findings.extend(unreadable.iter().map(|input| {
+        // The accepted revision has a last good version of every input, and a cluster that has not started yet can
+        // start without a partition.
+        let is_partition = input.reason == reason::BAD_PARTITION;
+        let blocks = if former.accepted.is_some() || former.is_new && is_partition {
+            Blocks::Input
+        } else {
+            Blocks::Configuration
+        };
+        Finding::new(blocks, input.reason, input.why.clone())
     }));
+    let unreadable = unreadable.into_iter().filter(|_| former.accepted.is_some());
     Gathered {
-        content,
+        held: unreadable.chain(refused).collect(),
+        content: Content {
+            manual_states,
+            ..content
+        },
         findings,
-        held,
-        manual_states,
         is_unsure,
         depends_on_slurm,
     }
 }
 
-fn gather_retained(
-    snapshot: &Snapshot,
-    before: &Content,
-    written: Option<&Document>,
-    content: &Content,
-) -> RetainedLines {
-    let Some(written) = written else {
+fn gather_retained(facts: &Facts, content: &Content) -> RetainedLines {
+    let Some(written) = &facts.former.slurm_conf else {
         return RetainedLines::new();
     };
+    let before = facts.former.content();
     let mut kept = content.partition_names();
     // Objects close by themselves, and manually created partitions stay until they are deleted in Slurm.
     kept.extend(before.partitions.values().map(|line| line.name.clone()));
     kept.extend(before.adopted.keys().cloned());
     let node_sets = before.node_sets.values().map(|node_set| node_set.name.as_str());
-    let jobs = snapshot.knowledge.known().and_then(|seen| seen.jobs.as_deref());
-    let in_use = &snapshot.report.in_use;
+    let seen = facts.snapshot.knowledge.known();
+    let jobs = seen.and_then(|seen| seen.jobs.as_deref());
+    let in_use = &facts.snapshot.report.in_use;
     find_retained(written, &kept, &node_sets.collect(), &before.retained, in_use, jobs)
 }
 
-fn slurm_conf(files: &Files) -> Option<Document> {
-    let (_, conf) = files.iter().find(|(name, _)| name.as_str() == SLURM_CONF_FILE)?;
-    Some(Document::parse(&String::from_utf8_lossy(&conf.content)))
+fn gather_manual_states(facts: &Facts, content: &Content, is_fresh: bool) -> (ManualStates, bool) {
+    let seen = facts.snapshot.knowledge.known();
+    find_manual_states(
+        &facts.inputs.partitions,
+        seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
+        // A closed partition is not a reason to restart slurmctld.
+        is_fresh && facts.method == Method::InPlace,
+        facts.former.slurm_conf.as_ref(),
+        &facts.former.content().manual_states,
+        || {
+            let built = build_files(&facts.parent, content, facts.max_node_count);
+            slurm_conf(&built.files).unwrap_or_default()
+        },
+    )
 }
 
-/// An input that cannot be read, and its finding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnreadableInput {
-    pub(crate) affects: AffectedInput,
-    pub(crate) finding: Finding,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AffectedInput {
-    ConfigMap(String),
-    /// An entry of a ConfigMap, and its file if the name is a valid file name.
-    Entry {
-        config_map: String,
-        entry: String,
-        file: Option<FileName>,
-    },
-    Accounting,
-    /// The partition of the NodeSet of this name.
-    Partition(String),
-}
-
-fn gather_files(inputs: &Inputs, content: &mut Content, unreadable: &mut Vec<UnreadableInput>) {
+/// Returns the files, and the references that cannot be read.
+fn gather_files(inputs: &Inputs, before: &Content) -> (BTreeMap<FileName, UserFile>, Vec<Held>) {
     let spec = &inputs.controller.spec;
+    let mut files: BTreeMap<FileName, UserFile> = BTreeMap::new();
+    let mut held = Vec::new();
+    // Files that keep their accepted version: two entries of a name differ, or an entry is missing.
+    let mut kept: Vec<FileName> = Vec::new();
+    let mut missing_maps: Vec<&String> = Vec::new();
     for (field, references) in spec.file_refs() {
         let script = match field {
             "prologScriptRefs" => Some(Script::Prolog),
@@ -255,96 +176,76 @@ fn gather_files(inputs: &Inputs, content: &mut Content, unreadable: &mut Vec<Unr
             _ => None,
         };
         for (index, ObjectRef { name, namespace: _ }) in references.iter().enumerate() {
+            let field = format!("spec.{field}[{index}]");
             let Some(config_map) = inputs.config_maps.get(name) else {
-                unreadable.push(missing(&format!("spec.{field}[{index}].name"), name));
+                held.push(missing(&format!("{field}.name"), name));
+                missing_maps.push(name);
                 continue;
             };
-            for (entry, bytes) in entries(config_map) {
-                let runs_as = script.filter(|_| is_text(config_map, &entry));
-                let file = File {
-                    content: bytes,
-                    executable: script.is_some(),
-                };
-                if let Err((file, message)) =
-                    add_file(content, spec.jwks_key_ref.is_some(), name, &entry, &file, runs_as)
-                {
-                    unreadable.push(UnreadableInput {
-                        affects: AffectedInput::Entry {
-                            config_map: name.clone(),
-                            entry,
-                            file,
-                        },
-                        finding: Finding::new(
-                            Blocks::Configuration,
-                            reason::BAD_FILE,
-                            format!("spec.{field}[{index}] {message}"),
-                        ),
-                    });
-                }
-            }
-        }
-    }
-    if let Some(reference) = &spec.jwks_key_ref {
-        let config_map = inputs.config_maps.get(&reference.name);
-        let found = config_map.and_then(|config_map| entries(config_map).find(|(key, _)| *key == reference.key));
-        match (config_map, found, FileName::new(JWKS_FILE)) {
-            (_, Some((entry, bytes)), Ok(file)) => {
-                let origin = Origin {
-                    config_map: reference.name.clone(),
+            for (entry, content) in entries(config_map) {
+                let executable = script.is_some();
+                let file = UserFile {
+                    runs_as: script.into_iter().filter(|_| is_text(config_map, &entry)).collect(),
+                    file: File { content, executable },
+                    config_map: name.clone(),
                     entry,
-                    runs_as: BTreeSet::new(),
                 };
-                let file_of_it = File::config(bytes);
-                content.files.insert(file, UserFile { file: file_of_it, origin });
+                let Finding { reason, message, .. } = match check_file(&field, spec.jwks_key_ref.is_some(), &file) {
+                    Err(fault) => fault,
+                    Ok(file_name) => {
+                        let added = files.entry(file_name.clone()).or_insert_with(|| file.clone());
+                        if added.file.content == file.file.content {
+                            added.file.executable |= executable;
+                            added.runs_as.extend(file.runs_as);
+                            continue;
+                        }
+                        kept.push(file_name);
+                        Finding::blocking(
+                            reason::BAD_FILE,
+                            format!(
+                                "{field} names ConfigMap {name:?}, whose entry {:?} differs from that of ConfigMap {:?}; rename one of the two, since both become a file in /etc/slurm",
+                                file.entry, added.config_map,
+                            ),
+                        )
+                    }
+                };
+                held.push(Held::unreadable(file.label(), reason, message));
             }
-            (Some(_), _, file) => unreadable.push(UnreadableInput {
-                affects: AffectedInput::Entry {
-                    config_map: reference.name.clone(),
-                    entry: reference.key.clone(),
-                    file: file.ok(),
-                },
-                finding: Finding::new(
-                    Blocks::Configuration,
-                    reason::CONFIG_MAP_MISSING,
-                    format!(
-                        "spec.jwksKeyRef.key names entry {:?}, which ConfigMap {:?} does not have; add it, or name another",
-                        reference.key, reference.name,
-                    ),
-                ),
-            }),
-            (None, _, _) => unreadable.push(missing("spec.jwksKeyRef.name", &reference.name)),
         }
     }
-}
-
-/// Adds one entry of a ConfigMap. Returns an error message that follows the name of the reference.
-fn add_file(
-    content: &mut Content,
-    has_jwks: bool,
-    config_map: &str,
-    entry: &str,
-    file: &File,
-    runs_as: Option<Script>,
-) -> Result<(), (Option<FileName>, String)> {
-    let name = check_file(has_jwks, config_map, entry).map_err(|message| (None, message))?;
-    let added = content.files.entry(name.clone()).or_insert_with(|| UserFile {
-        file: file.clone(),
-        origin: Origin {
-            config_map: config_map.to_owned(),
-            entry: entry.to_owned(),
-            runs_as: BTreeSet::new(),
-        },
-    });
-    if added.file.content != file.content {
-        let message = format!(
-            "names ConfigMap {config_map:?}, whose entry {entry:?} differs from that of ConfigMap {:?}; rename one of the two, since both become a file in /etc/slurm",
-            added.origin.config_map,
-        );
-        return Err((Some(name), message));
+    if let (Some(reference), Ok(file_name)) = (&spec.jwks_key_ref, FileName::new(JWKS_FILE)) {
+        let (name, key) = (&reference.name, &reference.key);
+        let config_map = inputs.config_maps.get(name);
+        if let Some((entry, bytes)) = config_map.and_then(|map| entries(map).find(|(entry, _)| entry == key)) {
+            let file = UserFile {
+                file: File::config(bytes),
+                config_map: name.clone(),
+                entry,
+                runs_as: BTreeSet::new(),
+            };
+            files.insert(file_name, file);
+        } else if config_map.is_some() {
+            let message = format!(
+                "spec.jwksKeyRef.key names entry {key:?}, which ConfigMap {name:?} does not have; add it, or name another"
+            );
+            held.push(Held::unreadable(
+                entry_label(name, key),
+                reason::CONFIG_MAP_MISSING,
+                message,
+            ));
+            kept.push(file_name);
+        } else {
+            held.push(missing("spec.jwksKeyRef.name", name));
+            missing_maps.push(name);
+        }
     }
-    added.file.executable |= file.executable;
-    added.origin.runs_as.extend(runs_as);
-    Ok(())
+    files.retain(|name, _| !kept.contains(name));
+    for (name, file) in &before.files {
+        if kept.contains(name) || missing_maps.contains(&&file.config_map) {
+            files.entry(name.clone()).or_insert_with(|| file.clone());
+        }
+    }
+    (files, held)
 }
 
 /// Upstream lists only text entries as scripts.
@@ -352,15 +253,12 @@ fn is_text(config_map: &ConfigMap, entry: &str) -> bool {
     config_map.data.as_ref().is_some_and(|data| data.contains_key(entry))
 }
 
-fn missing(field: &str, config_map: &str) -> UnreadableInput {
-    UnreadableInput {
-        affects: AffectedInput::ConfigMap(config_map.to_owned()),
-        finding: Finding::new(
-            Blocks::Configuration,
-            reason::CONFIG_MAP_MISSING,
-            format!("{field} names ConfigMap {config_map:?}, which does not exist; create it, or remove the reference"),
-        ),
-    }
+fn missing(field: &str, config_map: &str) -> Held {
+    Held::unreadable(
+        format!("ConfigMap {config_map:?}"),
+        reason::CONFIG_MAP_MISSING,
+        format!("{field} names ConfigMap {config_map:?}, which does not exist; create it, or remove the reference"),
+    )
 }
 
 fn entries(config_map: &ConfigMap) -> impl Iterator<Item = (String, Vec<u8>)> {
@@ -370,36 +268,44 @@ fn entries(config_map: &ConfigMap) -> impl Iterator<Item = (String, Vec<u8>)> {
         .chain(binary.map(|(key, ByteString(bytes))| (key.clone(), bytes.clone())))
 }
 
-fn check_file(has_jwks: bool, config_map: &str, file: &str) -> Result<FileName, String> {
-    let reserved = match file {
+/// Returns the name of the file. `field` is the reference to its ConfigMap.
+fn check_file(field: &str, has_jwks: bool, file: &UserFile) -> Result<FileName, Finding> {
+    let UserFile { config_map, entry, .. } = file;
+    let bad = |message: String| Finding::blocking(reason::BAD_FILE, format!("{field} {message}"));
+    let reserved = match entry.as_str() {
         SLURM_CONF_FILE | SLURMDBD_CONF_FILE => {
-            let problems = check_config_file(config_map, file);
+            let problems = check_config_file(config_map, entry);
             let messages = problems
                 .errors()
                 .map(|problem| format!("{}; {}", problem.fault, problem.remedy));
-            return Err(messages.collect::<Vec<_>>().join("; "));
+            return Err(bad(messages.collect::<Vec<_>>().join("; ")));
         }
         SLURM_KEY_FILE => Some("spec.slurmKeyRef"),
         JWT_KEY_FILE => Some("spec.jwtKeyRef"),
         JWKS_FILE if has_jwks => Some("spec.jwksKeyRef"),
         _ => None,
     };
-    if let Some(field) = reserved {
-        return Err(format!(
-            "names ConfigMap {config_map:?}, whose entry {file:?} belongs in {field}; remove the entry"
-        ));
+    match reserved {
+        Some(field) => Err(bad(format!(
+            "names ConfigMap {config_map:?}, whose entry {entry:?} belongs in {field}; remove the entry"
+        ))),
+        None => FileName::new(entry.as_str())
+            .map_err(|error| bad(format!("names ConfigMap {config_map:?}: {error}; rename the entry"))),
     }
-    FileName::new(file).map_err(|error| format!("names ConfigMap {config_map:?}: {error}; rename the entry"))
 }
 
-/// Returns the address of slurmdbd. While a referenced Accounting does not exist, the configuration is not changed: a
-/// cluster that loses its accounting for a moment loses records.
-pub(crate) fn gather_accounting(inputs: &Inputs) -> Result<Option<AccountingStorage>, Finding> {
+/// Returns the host and port of slurmdbd. While a referenced Accounting does not exist, the configuration is not changed:
+/// a cluster that loses its accounting for a moment loses records.
+pub(crate) fn gather_accounting(inputs: &Inputs) -> Result<Option<(String, u16)>, Finding> {
     let Some(name) = inputs.controller.spec.accounting_name() else {
         return Ok(None);
     };
     match &inputs.accounting {
-        Some(accounting) => Ok(Some(storage_of(accounting))),
+        Some(accounting) => Ok(Some(match accounting.spec.external_address() {
+            // Upstream ignores this and uses a Service that does not exist.
+            Some((host, port)) => (host.to_owned(), u16::try_from(port).unwrap_or(SLURMDBD_PORT)),
+            None => (accounting.child_names().service(), SLURMDBD_PORT),
+        })),
         None => Err(Finding::new(
             Blocks::Configuration,
             reason::ACCOUNTING_MISSING,
@@ -410,83 +316,72 @@ pub(crate) fn gather_accounting(inputs: &Inputs) -> Result<Option<AccountingStor
     }
 }
 
-/// The address of an Accounting's slurmdbd.
-fn storage_of(accounting: &Accounting) -> AccountingStorage {
-    match accounting.spec.external_address() {
-        // Upstream ignores this and uses a Service that does not exist.
-        Some((host, port)) => AccountingStorage {
-            host: host.to_owned(),
-            port: u16::try_from(port).unwrap_or(SLURMDBD_PORT),
-        },
-        None => AccountingStorage {
-            host: accounting.child_names().service(),
-            port: SLURMDBD_PORT,
-        },
-    }
-}
-
-fn gather_node_sets(
-    inputs: &Inputs,
-    before: &Content,
-    content: &mut Content,
-    unreadable: &mut Vec<UnreadableInput>,
-    findings: &mut Vec<Finding>,
-) {
+/// Returns the lines of the NodeSets by their own names, the partitions that cannot be read, and the NodeSets that are
+/// left out.
+fn gather_node_sets(inputs: &Inputs, before: &Content) -> (BTreeMap<String, NodeSetLines>, Vec<Held>, Vec<Finding>) {
     let owners = name_owners(&inputs.node_sets);
+    let (mut lines, mut held, mut left_out) = (BTreeMap::new(), Vec::new(), Vec::new());
     for node_set in &inputs.node_sets {
         let own = node_set.name_any();
         let name = node_set.slurm_name();
-        if RESERVED_NAMES.iter().any(|word| name.eq_ignore_ascii_case(word)) {
-            findings.push(Finding::new(
-                Blocks::Nothing,
-                reason::NODE_SET_NAME_TAKEN,
-                format!("NodeSet {own:?} is left out of slurm.conf: {name:?} has a special meaning in Slurm; set another spec.template.spec.hostname on it"),
-            ));
-            continue;
-        }
-        if !is_plain(&name) {
-            findings.push(Finding::new(
-                Blocks::Nothing,
-                reason::INVALID_SPEC,
-                format!("NodeSet {own:?} is left out of slurm.conf: its spec.template.spec.hostname makes {name:?} its name there, which is not valid in slurm.conf; use lower-case letters, digits and dashes"),
-            ));
-            // Its nodes still have the former feature.
-            if let Some(known) = before.node_sets.get(&own).filter(|known| is_plain(&known.name)) {
-                content.node_sets.insert(own, known.clone());
+        let known = before.node_sets.get(&own);
+        if let Err(Finding { reason, message, .. }) = check_name(&owners, before, &own, &name) {
+            let message = format!("NodeSet {own:?} is left out of slurm.conf: {message}");
+            left_out.push(Finding::new(Blocks::Nothing, reason, message));
+            // The nodes of one whose name is not valid any more still have the former feature.
+            if let Some(known) = known.filter(|known| !is_plain(&name) && is_plain(&known.name)) {
+                lines.insert(own, known.clone());
             }
             continue;
         }
-        if let Some(owner) = owners.get(&name).filter(|owner| **owner != own) {
-            findings.push(Finding::new(
-                Blocks::Nothing,
-                reason::NODE_SET_NAME_TAKEN,
-                format!("NodeSet {own:?} is left out of slurm.conf: NodeSet {owner:?} is older and has the name {name:?} in Slurm; set another spec.template.spec.hostname on {own:?}"),
-            ));
-            continue;
-        }
-        if let Some(owner) = older_partition(before, &own, &name) {
-            findings.push(Finding::new(
-                Blocks::Nothing,
-                reason::NODE_SET_NAME_TAKEN,
-                format!("NodeSet {own:?} is left out of slurm.conf: Partition {owner:?} existed before it and has the name {name:?} in Slurm; set another spec.template.spec.hostname on {own:?}, or delete the Partition"),
-            ));
-            continue;
-        }
-        let mut partition = node_set.spec.wanted_partition();
-        let problems = partition.map(check_partition_config).unwrap_or_default();
+        let mut partition = node_set.spec.wanted_partition().map(str::to_owned);
+        let problems = partition.as_deref().map(check_partition_config).unwrap_or_default();
         if let Some(problem) = problems.errors().next() {
-            unreadable.push(UnreadableInput {
-                affects: AffectedInput::Partition(own.clone()),
-                finding: Finding::new(
-                    Blocks::Configuration,
-                    reason::BAD_PARTITION,
-                    format!("NodeSet {own:?}: {problem}"),
-                ),
-            });
-            partition = None;
+            let source = Source::Partition(own.clone()).to_string();
+            let message = format!("NodeSet {own:?}: {problem}");
+            held.push(Held::unreadable(source, reason::BAD_PARTITION, message));
+            // An older operator may have accepted one that continues into the next line.
+            partition = known
+                .and_then(|known| known.partition.clone())
+                .filter(|settings| is_self_contained(&format!("PartitionName={own} {settings}")));
         }
-        let partition = partition.map(str::to_owned);
-        content.node_sets.insert(own, NodeSetInput { name, partition });
+        lines.insert(own, NodeSetLines { name, partition });
+    }
+    (lines, held, left_out)
+}
+
+/// Checks that a NodeSet can have this name in slurm.conf.
+fn check_name(owners: &BTreeMap<String, String>, before: &Content, own: &str, name: &str) -> Result<(), Finding> {
+    if RESERVED_NAMES.iter().any(|word| name.eq_ignore_ascii_case(word)) {
+        return Err(Finding::blocking(
+            reason::NODE_SET_NAME_TAKEN,
+            format!("{name:?} has a special meaning in Slurm; set another spec.template.spec.hostname on it"),
+        ));
+    }
+    if !is_plain(name) {
+        return Err(Finding::invalid(format!(
+            "its spec.template.spec.hostname makes {name:?} its name there, which is not valid in slurm.conf; use lower-case letters, digits and dashes"
+        )));
+    }
+    if let Some(owner) = owners.get(name).filter(|owner| **owner != own) {
+        return Err(Finding::blocking(
+            reason::NODE_SET_NAME_TAKEN,
+            format!(
+                "NodeSet {owner:?} is older and has the name {name:?} in Slurm; set another spec.template.spec.hostname on {own:?}"
+            ),
+        ));
+    }
+    // A name that slurmctld has already stays.
+    let is_known = before.node_sets.get(own).is_some_and(|known| known.name == name);
+    let mut partitions = before.partitions.iter();
+    match partitions.find(|(_, line)| !is_known && line.name == name) {
+        Some((owner, _)) => Err(Finding::blocking(
+            reason::NODE_SET_NAME_TAKEN,
+            format!(
+                "Partition {owner:?} existed before it and has the name {name:?} in Slurm; set another spec.template.spec.hostname on {own:?}, or delete the Partition"
+            ),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -496,24 +391,12 @@ fn is_plain(name: &str) -> bool {
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
-/// The Partition that has the name of a NodeSet which slurmctld does not have yet.
-fn older_partition<'a>(before: &'a Content, own: &str, name: &str) -> Option<&'a String> {
-    if before.node_sets.get(own).is_some_and(|known| known.name == name) {
-        return None;
-    }
-    let mut partitions = before.partitions.iter();
-    partitions.find(|(_, line)| line.name == name).map(|(owner, _)| owner)
-}
-
 /// Returns the NodeSet of each name in Slurm: the oldest that uses it.
 fn name_owners(node_sets: &[Arc<NodeSet>]) -> BTreeMap<String, String> {
-    let mut by_age: Vec<_> = node_sets.iter().collect();
-    by_age.sort_by_key(|node_set| (created(node_set.as_ref()), node_set.name_any()));
-    let mut owners = BTreeMap::new();
-    for node_set in by_age {
-        owners
-            .entry(node_set.slurm_name())
-            .or_insert_with(|| node_set.name_any());
-    }
-    owners
+    let mut youngest_first: Vec<&NodeSet> = node_sets.iter().map(AsRef::as_ref).collect();
+    youngest_first.sort_by_key(|node_set| Reverse(age(*node_set)));
+    let named = youngest_first.into_iter();
+    named
+        .map(|node_set| (node_set.slurm_name(), node_set.name_any()))
+        .collect()
 }

@@ -10,14 +10,21 @@ use slurm::{
 
 use crate::cluster::Knowledge;
 
-/// Returns what a change must wait for, if anything. Unknown jobs count as jobs.
-pub(crate) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<Wait> {
+/// Why jobs or QOS are not known during the first poll.
+pub(crate) const NOT_READ: &str = "they have not been read yet";
+
+/// Returns what a change must wait for, if anything, and whether that is only the poll in progress. Unknown jobs count as
+/// jobs, and so does slurmctld's refusal to delete a partition.
+pub(crate) fn waits_for(part: &Part, knowledge: &Knowledge, in_use: &[PartitionInUse]) -> Option<(String, bool)> {
+    if let Some(partition) = in_use.iter().find(|partition| removes(&part.subject, &partition.name)) {
+        return Some((format!("slurmctld does not delete it: {}", partition.why), false));
+    }
     let jobs = match knowledge {
         Knowledge::Unknown { why } => {
-            return Some(Wait::for_long(format!("it is not known whether there are any: {why}")));
+            return Some((format!("it is not known whether there are any: {why}"), false));
         }
         Knowledge::Known(seen) => match &seen.jobs {
-            None => return Some(Wait::for_poll()),
+            None => return Some((NOT_READ.to_owned(), true)),
             Some(jobs) => jobs,
         },
     };
@@ -28,45 +35,20 @@ pub(crate) fn waits_for(part: &Part, knowledge: &Knowledge) -> Option<Wait> {
         .collect();
     let first = affected.first()?;
     // The number of jobs changes often, and every change of the message is a write.
-    Some(Wait::for_long(if affected.len() > 1 {
+    let message = if affected.len() > 1 {
         format!("job {first} and others are there")
     } else {
         format!("job {first} is there")
-    }))
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wait {
-    pub(crate) message: String,
-    /// It only waits for the poll in progress.
-    pub(crate) soon: bool,
-}
-
-impl Wait {
-    pub(crate) fn for_long(message: String) -> Self {
-        Self { message, soon: false }
-    }
-
-    pub(crate) fn for_poll() -> Self {
-        Self {
-            message: "they have not been read yet".to_owned(),
-            soon: true,
-        }
-    }
-}
-
-/// Returns slurmctld's reason for not deleting the partition, if it refused.
-pub(crate) fn is_in_use(part: &Part, in_use: &[PartitionInUse]) -> Option<String> {
-    let Subject::Record {
-        kind: RecordKind::Partition,
-        name,
-        event: Event::Removed,
-    } = &part.subject
-    else {
-        return None;
     };
-    let found = in_use.iter().find(|partition| partition.name == *name)?;
-    Some(format!("slurmctld does not delete it: {}", found.why))
+    Some((message, false))
+}
+
+/// Whether the change removes the partition of this name.
+fn removes(subject: &Subject, partition: &str) -> bool {
+    let Subject::Record { kind, name, event } = subject else {
+        return false;
+    };
+    *kind == RecordKind::Partition && *event == Event::Removed && name == partition
 }
 
 fn affects(subject: &Subject, job: &Job) -> bool {
@@ -148,7 +130,7 @@ mod tests {
             (&node, job("RUNNING", "a", "n9"), false),
             (&node, job("PENDING", "a", ""), false),
         ] {
-            let waiting = waits_for(part, &with(std::slice::from_ref(&job)));
+            let waiting = waits_for(part, &with(std::slice::from_ref(&job)), &[]);
             assert_eq!(waiting.is_some(), waits, "{} {job}: {waiting:?}", part.subject);
         }
     }
@@ -156,15 +138,15 @@ mod tests {
     #[test]
     fn unknown_jobs_are_waited_for() {
         let part = part("GresTypes=gpu", "GresTypes=mps");
-        assert_eq!(waits_for(&part, &with(&[])), None);
+        assert_eq!(waits_for(&part, &with(&[]), &[]), None);
         assert!(
-            waits_for(&part, &Knowledge::unknown("no response"))
+            waits_for(&part, &Knowledge::unknown("no response"), &[])
                 .unwrap()
-                .message
+                .0
                 .ends_with("no response")
         );
         let unread = Knowledge::Known(Seen::of_nodes(Vec::new(), "2026-01-02T00:00:00Z".parse().unwrap()).into());
-        assert!(waits_for(&part, &unread).is_some());
+        assert!(waits_for(&part, &unread, &[]).unwrap().1);
     }
 
     #[test]
@@ -174,9 +156,9 @@ mod tests {
         older["job_id"] = 5.into();
         let two = [job("RUNNING", "a", "n1"), older];
         assert_eq!(
-            waits_for(&part, &with(&two)).unwrap().message,
+            waits_for(&part, &with(&two), &[]).unwrap().0,
             "job 5 and others are there"
         );
-        assert_eq!(waits_for(&part, &with(&two[..1])).unwrap().message, "job 7 is there");
+        assert_eq!(waits_for(&part, &with(&two[..1]), &[]).unwrap().0, "job 7 is there");
     }
 }

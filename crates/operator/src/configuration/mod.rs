@@ -37,15 +37,15 @@ use slurm::{
 #[cfg(test)]
 pub(crate) use self::partitions::{gather_partitions, taken_by};
 use self::{
-    accepted::Accepted,
-    delivery::{Deployment, Method, deliver},
-    devices::undeclared_devices,
-    gather::{Former, Gathered, gather},
+    accepted::{Accepted, Former},
+    check::Draft,
+    delivery::{Deployment, Method},
+    gather::{Gathered, gather},
     history::build_history,
     node_count::max_node_count,
     render::{build_bundle, build_candidate, build_config_map},
     report::build_report,
-    revise::{CheckContext, Revised, revise},
+    revise::{Revised, revise},
 };
 pub(crate) use self::{
     delivery::{ConfigState, DeliveryChange, WakeKubelet},
@@ -140,6 +140,16 @@ impl Outcome {
     }
 }
 
+/// What a plan is made from.
+pub(crate) struct Facts<'a> {
+    pub(crate) inputs: &'a Inputs,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) parent: Parent<'a>,
+    pub(crate) former: Former,
+    pub(crate) method: Method,
+    pub(crate) max_node_count: u32,
+}
+
 /// Decides what the newest configuration is and where it goes. `jwt_key` signs orders to agents.
 pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey>) -> Outcome {
     let Ok(uid) = ControllerUid::new(inputs.controller.metadata.uid.clone().unwrap_or_default()) else {
@@ -147,164 +157,132 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
     };
     let parent = Parent::new(&inputs.controller);
     let former = Former::of(inputs, snapshot, &uid);
-    let planner = Planner {
+    let facts = Facts {
+        inputs,
+        snapshot,
         method: Method::of(&parent),
         parent,
-        inputs,
-        snapshot,
-        jwt_key,
+        max_node_count: max_node_count(&inputs.node_sets, former.slurm_conf.as_ref()),
+        former,
     };
-    let max_node_count = max_node_count(&inputs.node_sets, former.slurm_conf.as_ref());
-    let mut gathered = gather(
-        inputs,
-        snapshot,
-        &planner.parent,
-        &former,
-        planner.method,
-        max_node_count,
-    );
+    let gathered = gather(&facts);
     if is_blocked(&gathered.findings, Blocks::Configuration) {
-        return planner.keep(&former, gathered);
+        return keep(&facts, gathered, None);
     }
-    let context = CheckContext {
-        parent: &planner.parent,
-        before: former.before(inputs),
-        knowledge: &snapshot.knowledge,
-        refusals: &snapshot.report.refusals,
-        in_use: &snapshot.report.in_use,
-        max_node_count,
+    match revise(&facts, &gathered.content) {
+        Ok(revised) => take(&facts, uid, gathered, revised, jwt_key),
+        Err(finding) => keep(&facts, gathered, Some(finding)),
+    }
+}
+
+/// Takes the revised content into the newest revision.
+fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised, jwt_key: Option<&JwtKey>) -> Outcome {
+    let former = &facts.former;
+    let Draft {
+        content, files, digest, ..
+    } = revised.newest;
+    let deployment = Deployment::of(facts, digest);
+    let (sequence, state) = deployment.settle();
+    let newest = Revision {
+        sequence: sequence.unwrap_or_default(),
+        controller: uid,
+        closed_by_hand: content.manual_states.keys().cloned().collect(),
+        files,
     };
-    match revise(&context, &gathered.content) {
-        Ok(revised) => planner.take(uid, former, gathered, revised),
-        Err(finding) => {
-            gathered.findings.push(finding);
-            planner.keep(&former, gathered)
-        }
-    }
+    let was_served = former.accepted.as_ref().is_some_and(|accepted| accepted.served);
+    let record = Accepted {
+        content,
+        served: was_served || matches!(state, ConfigState::Applied { .. }),
+    };
+    let sent = (former.digest != Some(digest)).then(|| SentRevision {
+        record: record.to_json(digest),
+        revision: newest.clone(),
+    });
+    let (accepted, accepted_digest) = match sequence {
+        Some(_) => (Some(&newest), Some(digest)),
+        None => (former.revision.as_ref(), former.digest),
+    };
+    let record = Some(&record)
+        .filter(|_| accepted_digest == Some(digest))
+        .or(former.accepted.as_ref());
+    let retained = record.iter().flat_map(|record| record.content.retained.keys());
+    let candidate = deployment.candidate();
+    let findings = gathered.findings.into_iter();
+    let outcome = Outcome {
+        delivery: deployment.deliver(&newest, accepted.map_or(0, |accepted| accepted.sequence), jwt_key),
+        wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
+        // A revision that was not tried yet does not restart slurmctld.
+        restart: accepted_digest.or(Some(digest)).filter(|_| facts.method.restarts()),
+        retained: retained.cloned().collect(),
+        findings: findings.chain(revised.held.iter().map(Held::finding)).collect(),
+        held: gathered.held.into_iter().chain(revised.held).collect(),
+        config_maps: candidate
+            .map(|(_, sent)| build_candidate(&facts.parent, &sent.candidate))
+            .into_iter()
+            .collect(),
+        manual_states: gathered.content.manual_states,
+        is_unsure: gathered.is_unsure,
+        depends_on_slurm: gathered.depends_on_slurm || revised.depends_on_slurm,
+        doubts: revised.warnings,
+        sent,
+        state,
+        ..Outcome::default()
+    };
+    complete(facts, outcome, accepted, record)
 }
 
-struct Planner<'a> {
-    inputs: &'a Inputs,
-    snapshot: &'a Snapshot,
-    parent: Parent<'a>,
-    method: Method,
-    jwt_key: Option<&'a JwtKey>,
+/// Keeps the accepted revision while no newer one can be built, and restores its ConfigMaps.
+fn keep(facts: &Facts, gathered: Gathered, finding: Option<Finding>) -> Outcome {
+    let former = &facts.former;
+    let outcome = Outcome {
+        restart: former.digest.filter(|_| facts.method.restarts()),
+        findings: gathered.findings.into_iter().chain(finding).collect(),
+        held: gathered.held,
+        manual_states: gathered.content.manual_states,
+        is_unsure: gathered.is_unsure,
+        depends_on_slurm: gathered.depends_on_slurm,
+        ..Outcome::default()
+    };
+    complete(facts, outcome, former.revision.as_ref(), former.accepted.as_ref())
 }
 
-impl Planner<'_> {
-    /// Takes the revised content into the newest revision.
-    fn take(self, uid: ControllerUid, former: Former, gathered: Gathered, revised: Revised) -> Outcome {
-        let Self { inputs, snapshot, .. } = self;
-        let newest = Revision {
-            sequence: 0,
-            controller: uid,
-            closed_by_hand: revised.content.manual_states.keys().cloned().collect(),
-            files: revised.files,
-        };
-        let newest_accepted = Accepted {
-            content: revised.content,
-            served: former.accepted.as_ref().is_some_and(|accepted| accepted.served),
-        };
-        let digest = newest.digest();
-        let sent = (former.digest != Some(digest)).then(|| SentRevision {
-            record: newest_accepted.to_json(&newest),
-            revision: newest.clone(),
-        });
-        let deployment = Deployment::of(inputs, snapshot, &former, digest, self.method);
-        let (accepted, state) = deployment.settle(newest.clone(), former.revision.zip(former.digest));
-        let record = match &accepted {
-            Some((_, accepted_digest)) if *accepted_digest == digest => Some(Accepted {
-                served: newest_accepted.served || matches!(state, ConfigState::Applied { .. }),
-                ..newest_accepted
-            }),
-            _ => former.accepted,
-        };
-        let retained = record.iter().flat_map(|record| record.content.retained.keys());
-        let highest = accepted.as_ref().map_or(0, |(accepted, _)| accepted.sequence);
-        let candidate = deployment.sent(inputs, snapshot);
-        let mut doubts = revised.warnings;
-        doubts.extend(undeclared_devices(&inputs.node_sets, &newest.files));
-        let mut outcome = Outcome {
-            delivery: deliver(inputs, &deployment, &newest, highest, self.jwt_key),
-            wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
-            // A revision that was not tried yet does not restart slurmctld.
-            restart: Some(accepted.as_ref().map_or(digest, |(_, digest)| *digest)).filter(|_| self.method.restarts()),
-            retained: retained.cloned().collect(),
-            findings: revised.held.iter().map(Held::finding).collect(),
-            held: revised.held,
-            depends_on_slurm: revised.depends_on_slurm,
-            sent,
-            doubts,
-            state,
-            ..Outcome::default()
-        };
-        outcome.findings.splice(0..0, gathered.findings);
-        outcome.held.splice(0..0, gathered.held);
-        self.complete(
-            Outcome {
-                manual_states: gathered.manual_states,
-                is_unsure: gathered.is_unsure,
-                depends_on_slurm: outcome.depends_on_slurm || gathered.depends_on_slurm,
-                ..outcome
-            },
-            accepted.as_ref().map(|(accepted, _)| accepted),
-            record.as_ref(),
-            candidate.map(|(_, sent)| build_candidate(&self.parent, &sent.candidate)),
-        )
+/// Adds what follows from the accepted revision: its ConfigMaps, the history and the reports.
+fn complete(facts: &Facts, outcome: Outcome, accepted: Option<&Revision>, record: Option<&Accepted>) -> Outcome {
+    let Facts {
+        inputs,
+        snapshot,
+        parent,
+        ..
+    } = facts;
+    let content = record.map(|record| &record.content);
+    let bundle = accepted
+        .map(|accepted| build_bundle(parent, accepted, record))
+        .transpose();
+    let (bundle, too_large) = match bundle {
+        Ok(bundle) => (accepted.zip(bundle), None),
+        Err(error) => (
+            None,
+            Some(Finding::new(
+                Blocks::Configuration,
+                reason::CONFIG_TOO_LARGE,
+                format!("{error}; make the files of spec.configFileRefs and the script references smaller"),
+            )),
+        ),
+    };
+    let before = inputs.bundle.as_ref().and_then(|before| before.binary_data.as_ref());
+    let replacement = bundle
+        .as_ref()
+        .filter(|(_, bundle)| bundle.binary_data.as_ref() != before);
+    Outcome {
+        history: build_history(inputs, snapshot, parent, replacement.map(|(revision, _)| *revision)),
+        partitions: report_partitions(inputs, snapshot, content, &outcome.held, &outcome.state),
+        status: build_report(inputs, snapshot, &outcome.state, &outcome.held),
+        findings: outcome.findings.into_iter().chain(too_large).collect(),
+        config_maps: bundle
+            .into_iter()
+            .flat_map(|(revision, bundle)| [build_config_map(parent, &revision.files, content), bundle])
+            .chain(outcome.config_maps)
+            .collect(),
+        ..outcome
     }
-
-    /// Keeps the accepted revision while no newer one can be built, and restores its ConfigMaps.
-    fn keep(self, former: &Former, gathered: Gathered) -> Outcome {
-        let outcome = Outcome {
-            restart: former.digest.filter(|_| self.method.restarts()),
-            findings: gathered.findings,
-            held: gathered.held,
-            manual_states: gathered.manual_states,
-            is_unsure: gathered.is_unsure,
-            depends_on_slurm: gathered.depends_on_slurm,
-            ..Outcome::default()
-        };
-        self.complete(outcome, former.revision.as_ref(), former.accepted.as_ref(), None)
-    }
-
-    /// Adds what follows from the accepted revision: its ConfigMaps, the history and the reports.
-    fn complete(
-        &self,
-        mut outcome: Outcome,
-        accepted: Option<&Revision>,
-        record: Option<&Accepted>,
-        candidate: Option<ConfigMap>,
-    ) -> Outcome {
-        let Self {
-            inputs,
-            snapshot,
-            parent,
-            ..
-        } = self;
-        match accepted.map(|accepted| write(parent, accepted, record)).transpose() {
-            Ok(written) => outcome.config_maps.extend(written.into_iter().flatten()),
-            Err(finding) => outcome.findings.push(finding),
-        }
-        let content = record.map(|record| &record.content);
-        Outcome {
-            history: build_history(inputs, snapshot, parent, &outcome.config_maps),
-            config_maps: outcome.config_maps.into_iter().chain(candidate).collect(),
-            partitions: report_partitions(inputs, snapshot, content, &outcome.held, &outcome.state),
-            status: build_report(inputs, snapshot, &outcome.state, &outcome.held),
-            ..outcome
-        }
-    }
-}
-
-/// The ConfigMaps of an accepted revision.
-fn write(parent: &Parent, revision: &Revision, accepted: Option<&Accepted>) -> Result<[ConfigMap; 2], Finding> {
-    let bundle = build_bundle(parent, revision, accepted).map_err(|error| {
-        Finding::new(
-            Blocks::Configuration,
-            reason::CONFIG_TOO_LARGE,
-            format!("{error}; make the files of spec.configFileRefs and the script references smaller"),
-        )
-    })?;
-    let content = accepted.map(|accepted| &accepted.content);
-    Ok([build_config_map(parent, &revision.files, content), bundle])
 }

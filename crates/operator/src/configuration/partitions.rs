@@ -29,16 +29,17 @@ use crate::{
     reason,
 };
 
-/// Adds the Partitions to the content. Returns those that are kept as they were. `is_fresh`: Slurm was polled while
-/// slurmctld ran with the accepted revision.
+/// Returns the lines of the Partitions by their own names, and those that are kept as they were. `content` has the other
+/// inputs, and `taken` their names. `is_fresh`: Slurm was polled while slurmctld ran with the accepted revision.
 pub(crate) fn gather_partitions(
     inputs: &Inputs,
     snapshot: &Snapshot,
-    content: &mut Content,
+    content: &Content,
     before: &Content,
     mut taken: Taken,
     is_fresh: bool,
-) -> Vec<Held> {
+) -> (BTreeMap<String, PartitionLine>, Vec<Held>) {
+    let mut lines = BTreeMap::new();
     let mut refused = Vec::new();
     // An older operator may have accepted a line that continues into the next one; such a line is not kept.
     let accepted = |own: &str| before.partitions.get(own).filter(|line| line.is_self_contained());
@@ -62,18 +63,16 @@ pub(crate) fn gather_partitions(
         let own = partition.name_any();
         let line = build_line(snapshot, &known, &taken, partition)
             .and_then(|line| wait_for_marks(inputs, snapshot, line, before.partitions.get(&own)));
-        match line {
-            Ok(line) => {
-                taken.add(&own, &line);
-                content.partitions.insert(own, line);
-            }
+        let line = match line {
+            Ok(line) => Some(line),
             Err(Finding { reason, message, .. }) => {
-                if let Some(line) = accepted(&own) {
-                    taken.add(&own, line);
-                    content.partitions.insert(own.clone(), line.clone());
-                }
                 refused.push(Held::partition(&own, reason, message));
+                accepted(&own).cloned()
             }
+        };
+        if let Some(line) = line {
+            taken.add(&own, &line);
+            lines.insert(own, line);
         }
     }
     for partition in leaving {
@@ -82,27 +81,13 @@ pub(crate) fn gather_partitions(
             continue;
         };
         if line.is_default() && !taken.has_default() {
-            content.partitions.insert(own.clone(), line.clone());
             refused.push(Held::partition(&own, reason::LAST_DEFAULT, LAST_DEFAULT.to_owned()));
+            lines.insert(own, line.clone());
         } else if let Some(line) = close(before, line, is_fresh) {
-            content.partitions.insert(own, line);
+            lines.insert(own, line);
         }
     }
-    refused
-}
-
-/// Whether nodes in Slurm decide when a Partition is accepted.
-pub(super) fn is_waiting_for_nodes(held: &[Held]) -> bool {
-    held.iter().any(|held| held.reason == reason::WAITS_FOR_NODES)
-}
-
-/// Whether jobs decide when a Partition is removed.
-pub(super) fn has_leaving(inputs: &Inputs, before: &Content) -> bool {
-    let mut leaving = inputs
-        .partitions
-        .iter()
-        .filter(|partition| partition.metadata.deletion_timestamp.is_some());
-    leaving.any(|partition| before.partitions.contains_key(&partition.name_any()))
+    (lines, refused)
 }
 
 /// Orders Partitions: those that slurmctld has already, then by age. A later one loses a conflict.
@@ -125,17 +110,12 @@ pub(crate) fn taken_by(content: &Content) -> Taken {
 /// partition's line; they must have been read after it was closed.
 fn close(before: &Content, line: &PartitionLine, is_fresh: bool) -> Option<PartitionLine> {
     let manual = before.manual_states.get(&line.name);
-    let is_closed = line.is_closed() && manual.is_none();
-    if is_closed && is_fresh {
-        return None;
+    let closed = line.without_default();
+    if line.is_closed() && manual.is_none() {
+        return Some(closed).filter(|_| !is_fresh);
     }
     let state = manual.map_or(&line.state, |manual| &manual.state);
-    let closed = line.without_default();
-    Some(if is_closed {
-        closed
-    } else {
-        closed.with_state(closing_state(state))
-    })
+    Some(closed.with_state(closing_state(state)))
 }
 
 fn build_line(

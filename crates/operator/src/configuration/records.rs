@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slurm::conf::{Configuration, Document, Record, RecordKind};
 
-use super::{content::Content, explain::field_at, render::Places};
+use super::{content::Content, explain::Places};
 
 /// A problem with the record of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,15 +28,6 @@ impl RecordProblem {
     }
 }
 
-/// A record that must exist.
-struct Expected {
-    /// The object, for messages.
-    object: String,
-    kind: RecordKind,
-    name: String,
-    line: usize,
-}
-
 /// Checks the slurm.conf that was rendered from these inputs.
 pub(crate) fn check_records(conf: &Configuration, places: &Places, content: &Content) -> Vec<RecordProblem> {
     let slurm_conf = api::wellknown::SLURM_CONF_FILE;
@@ -55,25 +46,22 @@ pub(crate) fn check_records(conf: &Configuration, places: &Places, content: &Con
         }
     }
     let mut findings = Vec::new();
-    for Expected {
-        object,
-        kind,
-        name,
-        line,
-    } in expected(places, content)
-    {
+    for (line, object) in &places.objects {
+        let Some((kind, name)) = object.record(content) else {
+            continue;
+        };
         let key = kind.key();
         let is_there = at_line
-            .get(&line)
+            .get(line)
             .is_some_and(|record| record.kind == kind && record.name == name);
         if !is_there {
             // The line that it was parsed as a part of, if any.
-            let joined = rendered().take_while(|located| located.line.number < line).last();
+            let joined = rendered().take_while(|located| located.line.number < *line).last();
             let joined = joined.filter(|located| {
                 let number = located.line.number;
-                number + located.line.raw().lines().count() > line
+                number + located.line.raw().lines().count() > *line
             });
-            let by = joined.and_then(|located| field_at(located.line.number, places));
+            let by = joined.and_then(|located| places.field_at(located.line.number));
             findings.push(match by {
                 Some(by) => RecordProblem::Joined(format!(
                     "{by} continues into the next line, so Slurm would not have {key}={name} of {object}; remove the backslash at the end"
@@ -82,13 +70,13 @@ pub(crate) fn check_records(conf: &Configuration, places: &Places, content: &Con
                     "{object} would have no {key}={name} in slurm.conf; write its settings as Key=Value items on one line"
                 )),
             });
-        } else if has_backslash.contains(&line) {
+        } else if has_backslash.contains(line) {
             // It may be the last line now, and be followed by another one later.
-            let field = field_at(line, places).unwrap_or(object);
+            let field = places.field_at(*line).unwrap_or_else(|| object.to_string());
             findings.push(RecordProblem::Joined(format!(
                 "{field} has a backslash, which continues it into the next line; remove the backslash"
             )));
-        } else if counts.get(&(kind, name.as_str())).is_some_and(|count| *count > 1) {
+        } else if counts.get(&(kind, name)).is_some_and(|count| *count > 1) {
             findings.push(RecordProblem::Twice(format!(
                 "{object}: {key}={name} is in slurm.conf more than once; keep one of the lines, or give one of the two another name"
             )));
@@ -115,53 +103,19 @@ fn check_extra(at_line: &BTreeMap<usize, Record<'_>>, places: &Places, content: 
     })
 }
 
-fn expected(places: &Places, content: &Content) -> Vec<Expected> {
-    let mut all = Vec::new();
-    for (own, line, partition) in &places.node_sets {
-        let Some(node_set) = content.node_sets.get(own) else {
-            continue;
-        };
-        let of_set = |kind, line: usize, object: String| Expected {
-            object,
-            kind,
-            name: node_set.name.clone(),
-            line,
-        };
-        all.push(of_set(RecordKind::NodeSet, *line, format!("NodeSet {own:?}")));
-        let partition = partition.map(|line| {
-            let object = format!("NodeSet {own:?} spec.partition");
-            of_set(RecordKind::Partition, line, object)
-        });
-        all.extend(partition);
-    }
-    for (own, line) in &places.partitions {
-        all.extend(content.partitions.get(own).map(|partition| Expected {
-            object: format!("Partition {own:?}"),
-            kind: RecordKind::Partition,
-            name: partition.name.clone(),
-            line: *line,
-        }));
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, sync::Arc};
 
     use api::Controller;
+    use jiff::Timestamp;
     use serde_json::json;
-    use slurm::conf::Configuration;
+    use slurm::conf::{Configuration, NodeSetLines};
 
     use super::*;
     use crate::{
-        cluster::Knowledge,
-        cluster::deliver::Refusals,
-        configuration::{
-            content::NodeSetInput,
-            render::build_files,
-            revise::{CheckContext, StartingPoint, revise},
-        },
+        cluster::Snapshot,
+        configuration::{Facts, Inputs, accepted::Former, delivery::Method, render::build_files, revise::revise},
         parent::Parent,
         partition::rules::line::PartitionLine,
     };
@@ -186,8 +140,8 @@ mod tests {
         (name.to_owned(), line)
     }
 
-    fn node_set(name: &str, partition: Option<&str>) -> (String, NodeSetInput) {
-        let input = NodeSetInput {
+    fn node_set(name: &str, partition: Option<&str>) -> (String, NodeSetLines) {
+        let input = NodeSetLines {
             name: name.to_owned(),
             partition: partition.map(str::to_owned),
         };
@@ -196,7 +150,7 @@ mod tests {
 
     /// Content as if the objects had not been validated.
     fn content(
-        node_sets: Vec<(String, NodeSetInput)>,
+        node_sets: Vec<(String, NodeSetLines)>,
         partitions: Vec<(String, PartitionLine)>,
         extra_conf: &str,
     ) -> Content {
@@ -278,24 +232,40 @@ mod tests {
 
     #[test]
     fn a_line_that_continues_into_another_is_held_and_the_rest_goes_live() {
-        let controller = controller();
-        let parent = Parent::new(&controller);
         let wanted = content(
             vec![node_set("cpu", None)],
             vec![line("gpt", "AllowGroups=x,\\"), line("gpu", "")],
             "",
         );
-        let context = CheckContext {
-            parent: &parent,
-            before: StartingPoint::Nothing,
-            knowledge: &Knowledge::unknown("not polled"),
-            refusals: &Refusals::new(),
-            in_use: &[],
+        let inputs = Inputs {
+            controller: Arc::new(controller()),
+            accounting: None,
+            node_sets: Vec::new(),
+            partitions: Vec::new(),
+            joining: Vec::new(),
+            config_maps: BTreeMap::new(),
+            config: None,
+            bundle: None,
+            history: None,
+            candidate: None,
+            pods: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let snapshot = Snapshot::default();
+        let facts = |is_new: bool| Facts {
+            inputs: &inputs,
+            snapshot: &snapshot,
+            parent: Parent::new(&inputs.controller),
+            former: Former {
+                is_new,
+                ..Former::default()
+            },
+            method: Method::InPlace,
             max_node_count: 1024,
         };
-        let revised = revise(&context, &wanted).unwrap();
-        assert!(revised.content.partitions.contains_key("gpu"));
-        assert!(!revised.content.partitions.contains_key("gpt"));
+        let revised = revise(&facts(true), &wanted).unwrap();
+        assert!(revised.newest.content.partitions.contains_key("gpu"));
+        assert!(!revised.newest.content.partitions.contains_key("gpt"));
         let held: Vec<_> = revised.held.iter().map(|held| held.partition.as_deref()).collect();
         assert_eq!(held, [Some("gpt")]);
         assert!(
@@ -304,11 +274,7 @@ mod tests {
             revised.held
         );
         // If nothing can be left out, nothing goes live.
-        let unrecorded = CheckContext {
-            before: StartingPoint::Unrecorded(None),
-            ..context
-        };
-        let fault = revise(&unrecorded, &wanted).unwrap_err();
+        let fault = revise(&facts(false), &wanted).err().unwrap();
         assert!(fault.message.contains("Partition \"gpt\""), "{}", fault.message);
     }
 }

@@ -1,9 +1,6 @@
 //! Renders slurm.conf and the other files of a revision, and the two ConfigMaps that contain them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::RangeInclusive,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::{
     keys::{apps, components},
@@ -14,15 +11,17 @@ use slurm::{
     Revision,
     agent::{Candidate, candidate},
     conf::{
-        AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SlurmConf, SlurmctldHost, render_cgroup_conf,
-        render_external_slurm_conf, render_slurm_conf,
+        AccountingStorage, Document, ExternalConf, NodeSetLines, RenderedSlurmConf, SlurmConf, SlurmctldHost,
+        render_cgroup_conf, render_external_slurm_conf, render_slurm_conf,
     },
     revision::{File, FileName, MAX_BUNDLE, TooLarge},
 };
 
 use super::{
     accepted::Accepted,
-    content::{Content, NodeSetInput, Script, UserFile},
+    content::{Content, Script},
+    explain::Places,
+    source::Source,
 };
 use crate::{
     cluster::deliver::Files,
@@ -39,18 +38,6 @@ pub(crate) struct Built {
     pub(crate) places: Places,
 }
 
-/// The origin of the lines of slurm.conf, counted from 1.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
-    /// The NodeSet's own name, its line, and that of its partition.
-    pub(crate) node_sets: Vec<(String, usize, Option<usize>)>,
-    /// The Partition's own name, and its line.
-    pub(crate) partitions: Vec<(String, usize)>,
-    pub(crate) extra: Option<RangeInclusive<usize>>,
-    /// Options of the user that are merged with those the cluster needs.
-    pub(crate) merged: Option<RangeInclusive<usize>>,
-}
-
 /// Renders the files of the cluster: the user's and the operator's.
 pub(crate) fn build_files(parent: &Parent, content: &Content, max_node_count: u32) -> Built {
     let RenderedSlurmConf {
@@ -61,29 +48,36 @@ pub(crate) fn build_files(parent: &Parent, content: &Content, max_node_count: u3
         merged,
     } = render_conf(parent, content, max_node_count);
     let text = write_states(&text, &content.manual_states);
-    let mut files: Files = content
-        .files
-        .iter()
-        .map(|(name, UserFile { file, .. })| (name.clone(), file.clone()))
-        .collect();
+    let users = content.files.iter();
+    let mut files: Files = users.map(|(name, user)| (name.clone(), user.file.clone())).collect();
     for (name, content) in [(SLURM_CONF_FILE, text), (CGROUP_CONF_FILE, render_cgroup_conf())] {
         if let Ok(name) = FileName::new(name) {
             files.entry(name).or_insert_with(|| File::config(content));
         }
     }
-    let owners = content.node_sets.keys().cloned();
-    let node_sets = owners
+    let of_node_sets = content
+        .node_sets
+        .keys()
         .zip(node_sets)
-        .map(|(own, (node_set, partition))| (own, node_set, partition));
+        .flat_map(|(own, (node_set, partition))| {
+            let partition = partition.map(|line| (line, Source::Partition(own.clone())));
+            [(node_set, Source::NodeSet(own.clone()))].into_iter().chain(partition)
+        });
+    let owners = content.partitions.keys().cloned().map(Source::PartitionObject);
     Built {
         files,
         places: Places {
-            node_sets: node_sets.collect(),
-            partitions: content.partitions.keys().cloned().zip(partitions).collect(),
+            objects: of_node_sets.chain(partitions.into_iter().zip(owners)).collect(),
             extra,
             merged,
         },
     }
+}
+
+/// The slurm.conf among these files, parsed.
+pub(crate) fn slurm_conf(files: &Files) -> Option<Document> {
+    let (_, conf) = files.iter().find(|(name, _)| name.as_str() == SLURM_CONF_FILE)?;
+    Some(Document::parse(&String::from_utf8_lossy(&conf.content)))
 }
 
 fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> RenderedSlurmConf {
@@ -117,7 +111,7 @@ fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> Rende
             .metrics
             .as_ref()
             .is_some_and(api::metrics::Metrics::is_enabled),
-        accounting: content.accounting.clone(),
+        accounting: content.accounting.clone().map(storage),
         prolog_slurmctld: content.scripts(Script::PrologSlurmctld),
         epilog_slurmctld: content.scripts(Script::EpilogSlurmctld),
         prolog: content.scripts(Script::Prolog),
@@ -125,10 +119,7 @@ fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> Rende
         node_sets: content
             .node_sets
             .values()
-            .map(|NodeSetInput { name, partition }| NodeSetLines {
-                name: name.clone(),
-                partition: partition.clone(),
-            })
+            .cloned()
             .chain(marks.chain(retained).map(|name| NodeSetLines {
                 name: name.clone(),
                 partition: None,
@@ -143,6 +134,10 @@ fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> Rende
             .collect(),
         extra: content.extra_conf.clone(),
     })
+}
+
+fn storage((host, port): (String, u16)) -> AccountingStorage {
+    AccountingStorage { host, port }
 }
 
 fn has_file(content: &Content, name: &str) -> bool {
@@ -162,13 +157,13 @@ pub(crate) fn build_config_map(parent: &Parent, files: &Files, content: Option<&
 }
 
 /// The slurm.conf by which slurmrestd finds an external slurmctld.
-pub(crate) fn build_external_config_map(parent: &Parent, accounting: Option<AccountingStorage>) -> Option<ConfigMap> {
+pub(crate) fn build_external_config_map(parent: &Parent, accounting: Option<(String, u16)>) -> Option<ConfigMap> {
     let (host, port) = parent.controller.spec.external_address()?;
     let conf = render_external_slurm_conf(&ExternalConf {
         cluster_name: parent.controller.cluster_name(),
         slurmctld_host: host.to_owned(),
         slurmctld_port: u16::try_from(port).ok()?,
-        accounting,
+        accounting: accounting.map(storage),
     });
     let template = parent.controller.spec.template.as_ref();
     let marks = Marks::default()
@@ -191,57 +186,69 @@ fn config_map(parent: &Parent, marks: Marks, data: BTreeMap<String, String>) -> 
     }
 }
 
-/// The last accepted revision, which a pod without state starts with, and its inputs.
+/// A ConfigMap of the operator's own with these entries.
+fn binary_config_map<'a>(
+    parent: &Parent,
+    name: String,
+    entries: impl IntoIterator<Item = (&'a str, Vec<u8>)>,
+) -> ConfigMap {
+    let entries = entries.into_iter();
+    let entries = entries.map(|(name, bytes)| (name.to_owned(), ByteString(bytes)));
+    ConfigMap {
+        metadata: parent.marks().into_meta(&parent.namespace, name, parent.owner()),
+        binary_data: Some(entries.collect()),
+        ..ConfigMap::default()
+    }
+}
+
+/// The last accepted revision, which a pod without state starts with, and its content.
 pub(crate) fn build_bundle(
     parent: &Parent,
     revision: &Revision,
     accepted: Option<&Accepted>,
 ) -> Result<ConfigMap, TooLarge> {
-    let bundle = ByteString(revision.to_bundle()?);
-    // The size limit applies to all entries together. Without the inputs the revision is still complete.
-    let room = MAX_BUNDLE.saturating_sub(bundle.0.len());
-    let content = accepted
-        .map(|accepted| accepted.to_json(revision))
+    let bundle = revision.to_bundle()?;
+    // The size limit applies to all entries together. Without the record the revision is still complete.
+    let room = MAX_BUNDLE.saturating_sub(bundle.len());
+    let record = accepted
+        .map(|accepted| accepted.to_json(revision.digest()))
         .filter(|json| json.len() <= room);
     Ok(ConfigMap {
-        metadata: parent
-            .marks()
-            .into_meta(&parent.namespace, parent.names.bundle_config_map(), parent.owner()),
-        binary_data: Some(BTreeMap::from([(layout::BUNDLE_FILE.to_owned(), bundle)])),
-        data: content.map(|json| BTreeMap::from([(layout::INPUTS_FILE.to_owned(), json)])),
-        ..ConfigMap::default()
+        data: record.map(|json| BTreeMap::from([(layout::INPUTS_FILE.to_owned(), json)])),
+        ..binary_config_map(
+            parent,
+            parent.names.bundle_config_map(),
+            [(layout::BUNDLE_FILE, bundle)],
+        )
     })
 }
 
 /// The revision in a bundle's ConfigMap. An unreadable one counts as missing: it will be written again.
 pub(crate) fn read_bundle(config_map: &ConfigMap) -> Option<Revision> {
-    let ByteString(bundle) = config_map.binary_data.as_ref()?.get(layout::BUNDLE_FILE)?;
+    read_revision(config_map, layout::BUNDLE_FILE)
+}
+
+fn read_revision(config_map: &ConfigMap, entry: &str) -> Option<Revision> {
+    let ByteString(bundle) = config_map.binary_data.as_ref()?.get(entry)?;
     Revision::from_bundle(bundle).ok()
+}
+
+/// The record of that revision's content, if it was written.
+pub(crate) fn read_record(config_map: &ConfigMap) -> Option<&String> {
+    config_map.data.as_ref()?.get(layout::INPUTS_FILE)
 }
 
 /// The ConfigMap of a revision for an agent that cannot be reached.
 pub(crate) fn build_candidate(parent: &Parent, candidate: &Candidate) -> ConfigMap {
     let Candidate { bundle, token } = candidate;
-    let entry = |name: &str, bytes: &[u8]| (name.to_owned(), ByteString(bytes.to_vec()));
-    ConfigMap {
-        metadata: parent
-            .marks()
-            .into_meta(&parent.namespace, parent.names.candidate_config_map(), parent.owner()),
-        binary_data: Some(BTreeMap::from([
-            entry(candidate::BUNDLE_FILE, bundle),
-            entry(candidate::TOKEN_FILE, token.as_bytes()),
-        ])),
-        ..ConfigMap::default()
-    }
+    let entries = [
+        (candidate::BUNDLE_FILE, bundle.clone()),
+        (candidate::TOKEN_FILE, token.as_bytes().to_vec()),
+    ];
+    binary_config_map(parent, parent.names.candidate_config_map(), entries)
 }
 
 /// The sequence of the revision in it.
 pub(crate) fn read_candidate(config_map: &ConfigMap) -> Option<u64> {
-    let ByteString(bundle) = config_map.binary_data.as_ref()?.get(candidate::BUNDLE_FILE)?;
-    Some(Revision::from_bundle(bundle).ok()?.sequence)
-}
-
-/// The inputs of that revision, if known.
-pub(crate) fn read_inputs(config_map: &ConfigMap, revision: &Revision) -> Option<Accepted> {
-    Accepted::from_json(config_map.data.as_ref()?.get(layout::INPUTS_FILE)?, revision)
+    Some(read_revision(config_map, candidate::BUNDLE_FILE)?.sequence)
 }

@@ -118,13 +118,10 @@ pub(crate) fn rejected_before(inputs: &Inputs) -> Option<LiveRevision> {
 
 /// Whether an earlier leader saw this revision rejected, according to the status.
 pub(crate) fn was_rejected_before(inputs: &Inputs, report: &Report, rejection: &Rejection) -> bool {
-    let refused = LiveRevision {
-        sequence: rejection.sequence,
-        digest: rejection.digest,
-    };
     let mut own = report.finished.iter();
     let is_own = own.any(|push| push.rejection.as_ref() == Some(rejection));
-    !is_own && rejected_before(inputs) == Some(refused)
+    let is_same = |noted: LiveRevision| noted.sequence == rejection.sequence && noted.digest == rejection.digest;
+    !is_own && rejected_before(inputs).is_some_and(is_same)
 }
 
 /// The inputs that are held according to the status.
@@ -197,33 +194,22 @@ fn rejected(
 /// Rejections by slurmctld are not known to a new leader until it has polled the agent: until then it repeats the
 /// status, so that no event is sent twice.
 fn held_inputs(report: &Report, state: &ConfigState, held: &[Held], before: &ConfigurationStatus) -> Vec<HeldInput> {
-    let mut inputs: Vec<HeldInput> = held.iter().map(held_input).collect();
     let rejected = before.rejected.as_ref();
     let is_open = match state {
         ConfigState::Pushing { .. } => true,
         ConfigState::Away { digest, .. } => rejected.is_some_and(|rejected| rejected.digest == digest.to_string()),
         _ => false,
     };
-    if is_open && report.live.is_none() {
-        let judged = |known: &HeldInput| inputs.iter().any(|input| input.source == known.source);
-        let known = before.held_inputs.iter();
-        let refused = known.filter(|known| known.reason == reason::CONFIG_REJECTED && !judged(known));
-        let refused: Vec<HeldInput> = refused.cloned().collect();
-        inputs.extend(refused);
-    }
-    inputs
-}
-
-fn held_input(
-    Held {
-        source, reason, why, ..
-    }: &Held,
-) -> HeldInput {
-    HeldInput {
-        source: source.clone(),
-        reason: (*reason).to_owned(),
-        message: why.clone(),
-    }
+    let is_unpolled = is_open && report.live.is_none();
+    let judged = |known: &HeldInput| held.iter().any(|input| input.source == known.source);
+    let is_refused = |known: &&HeldInput| known.reason == reason::CONFIG_REJECTED && !judged(known);
+    let known = before.held_inputs.iter().filter(|_| is_unpolled);
+    let inputs = held.iter().map(|input| HeldInput {
+        source: input.source.clone(),
+        reason: input.reason.to_owned(),
+        message: input.why.clone(),
+    });
+    inputs.chain(known.filter(is_refused).cloned()).collect()
 }
 
 fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, before: &ConfigurationStatus) -> Delivery {
@@ -237,11 +223,11 @@ fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, befor
         ConfigState::Written { .. } => Delivery::Written,
         ConfigState::Restarting { .. } => Delivery::Restart,
         ConfigState::Away { sent: Some(_), .. } => Delivery::ConfigMap,
-        ConfigState::Applied { digest, .. } if accepted(report, digest).is_some_and(|push| push.by_candidate) => {
-            Delivery::ConfigMap
-        }
-        ConfigState::Applied { digest, .. } if accepted(report, digest).is_some() => Delivery::Agent,
-        ConfigState::Applied { .. } => noted.unwrap_or(Delivery::Written),
+        ConfigState::Applied { digest, .. } => match accepted(report, digest) {
+            Some(push) if push.by_candidate => Delivery::ConfigMap,
+            Some(_) => Delivery::Agent,
+            None => noted.unwrap_or(Delivery::Written),
+        },
         _ => noted.unwrap_or(Delivery::Agent),
     }
 }
@@ -265,14 +251,14 @@ fn change(push: &FinishedPush) -> ConfigurationChange {
             Action::Unknown => None,
         },
         milliseconds: number(push.milliseconds),
-        steps: push.steps.iter().map(step).collect(),
-    }
-}
-
-fn step(StepTime { step, milliseconds }: &StepTime) -> ConfigurationStep {
-    ConfigurationStep {
-        step: step.to_string(),
-        milliseconds: number(*milliseconds),
+        steps: push
+            .steps
+            .iter()
+            .map(|StepTime { step, milliseconds }| ConfigurationStep {
+                step: step.to_string(),
+                milliseconds: number(*milliseconds),
+            })
+            .collect(),
     }
 }
 

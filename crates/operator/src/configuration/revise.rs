@@ -1,30 +1,21 @@
 //! Decides which version of each input goes into the next revision. An input that is bad, or that must wait, is held at
 //! its last good version, and the others go live without it. Pure.
 //!
-//! An input is bad if the checker ([`super::check`]) or slurmctld ([`Refusals`]) rejects it; an input that could end
-//! jobs waits for them ([`super::jobs`]). Only a push shows whether slurmctld accepts an input: each push either makes
-//! more inputs live or adds a rejection, and the function is called again with the new facts ([`super::choose`]).
+//! An input is bad if the checker ([`super::check`]) or slurmctld (`Report::refusals`) rejects it; an input that could
+//! end jobs waits for them ([`super::jobs`]). Only a push shows whether slurmctld accepts an input: each push either
+//! makes more inputs live or adds a rejection, and the function is called again with the new facts ([`super::choose`]).
 
 use std::collections::BTreeSet;
 
-use slurm::{Revision, agent::PartitionInUse, revision::FileName};
-
 use super::{
-    accepted::Accepted,
-    check::{CheckedFiles, Checker},
+    Facts,
+    check::{Checker, Draft},
     choose::{CheckResult, Choice, choose},
     content::Content,
-    gather::{AffectedInput, UnreadableInput},
-    source::{Source, compose, differing, entry_label},
+    source::{Source, compose, differing},
 };
 use crate::{
-    cluster::{
-        Knowledge,
-        deliver::{Files, Refusals},
-    },
     finding::{Blocks, Finding},
-    parent::Parent,
-    partition::rules::line::is_self_contained,
     reason,
 };
 
@@ -44,14 +35,23 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// An input that cannot be read.
+    pub(crate) fn unreadable(source: String, reason: &'static str, why: String) -> Self {
+        Self {
+            source,
+            reason,
+            why,
+            partition: None,
+            soon: false,
+        }
+    }
+
     /// A Partition that is kept as it was.
     pub(crate) fn partition(own: &str, reason: &'static str, why: String) -> Self {
         Self {
-            source: format!("Partition {own:?}"),
-            reason,
-            why,
             partition: Some(own.to_owned()),
             soon: reason == reason::WAITS_FOR_NODES,
+            ..Self::unreadable(format!("Partition {own:?}"), reason, why)
         }
     }
 
@@ -85,34 +85,9 @@ impl Held {
     }
 }
 
-/// The starting point of the next revision.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum StartingPoint<'a> {
-    /// No slurmctld has ever run.
-    Nothing,
-    /// The accepted revision and its inputs.
-    Accepted(&'a Revision, &'a Accepted),
-    /// slurmctld runs, and its inputs are not known: all inputs go live, or none.
-    Unrecorded(Option<&'a Revision>),
-}
-
-/// Everything that a revision is checked against.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CheckContext<'a> {
-    pub(crate) parent: &'a Parent<'a>,
-    pub(crate) before: StartingPoint<'a>,
-    pub(crate) knowledge: &'a Knowledge,
-    pub(crate) refusals: &'a Refusals,
-    /// Partitions that slurmctld recently refused to delete.
-    pub(crate) in_use: &'a [PartitionInUse],
-    pub(crate) max_node_count: u32,
-}
-
 /// The next revision.
-#[derive(Clone, Debug)]
 pub(crate) struct Revised {
-    pub(crate) content: Content,
-    pub(crate) files: Files,
+    pub(crate) newest: Draft,
     pub(crate) held: Vec<Held>,
     /// Warnings about content that Slurm accepts but that is probably a mistake.
     pub(crate) warnings: Vec<String>,
@@ -125,53 +100,53 @@ pub(crate) struct Revised {
 pub(crate) struct HoldReason {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+    /// It only waits for the poll in progress.
     pub(crate) soon: bool,
 }
 
 /// Decides the content of the next revision, or returns why there is none.
-pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Revised, Finding> {
-    let nothing = Content::default();
-    let before = match context.before {
-        StartingPoint::Nothing => &nothing,
-        StartingPoint::Accepted(_, accepted) => &accepted.content,
-        StartingPoint::Unrecorded(_) => return take_all(context, wanted),
+pub(crate) fn revise(facts: &Facts<'_>, wanted: &Content) -> Result<Revised, Finding> {
+    // slurmctld runs, and its inputs are not known: all inputs go live, or none.
+    let is_recorded = facts.former.is_recorded();
+    let before = if is_recorded { facts.former.content() } else { wanted };
+    let checker = Checker::new(facts, before, wanted);
+    let (newest, held) = if is_recorded {
+        choose_inputs(facts, &checker)
+    } else {
+        let all = checker.draft(wanted.clone());
+        let checked = checker.check(&all);
+        checked.map_err(|why| Finding::new(Blocks::Configuration, why.reason, why.message))?;
+        (all, Vec::new())
     };
-    let checker = Checker::new(context, before, wanted);
-    let mut last_check = CheckedChoice {
-        checker: &checker,
-        before,
-        wanted,
-        last: None,
-    };
-    let changed = differing(before, wanted);
+    Ok(Revised {
+        warnings: checker.warnings(&newest),
+        newest,
+        held,
+        depends_on_slurm: checker.depends_on_slurm(),
+    })
+}
 
-    let mut sound = choose(&changed, |taken| match last_check.at(taken) {
-        Ok(_) => CheckResult::Good,
-        Err(why) => CheckResult::Bad(why.clone()),
+/// Returns the files of the inputs that go live, or that slurmctld tries next, and the other inputs.
+fn choose_inputs(facts: &Facts<'_>, checker: &Checker<'_>) -> (Draft, Vec<Held>) {
+    let Checker { before, wanted, .. } = checker;
+    let mut last_check = LastCheck { checker, last: None };
+    let mut sound = choose(&differing(before, wanted), |taken| match last_check.at(taken) {
+        (_, Ok(())) => CheckResult::Good,
+        (_, Err(why)) => CheckResult::Bad(why.clone()),
     });
-    let accepted = match context.before {
-        StartingPoint::Accepted(revision, _) => Some(revision.digest()),
-        StartingPoint::Nothing | StartingPoint::Unrecorded(_) => None,
-    };
     let Choice { taken, held } = choose(&sound.taken, |taken| match last_check.at(taken) {
-        Err(why) => CheckResult::Bad(why.clone()),
-        Ok(candidate) => match context.refusals.get(&candidate.digest) {
+        (_, Err(why)) => CheckResult::Bad(why.clone()),
+        (draft, Ok(())) => match facts.snapshot.report.refusals.get(&draft.digest) {
             Some(message) => CheckResult::Bad(HoldReason {
                 reason: reason::CONFIG_REJECTED,
                 message: format!("slurmctld refused it: {message}; correct it"),
                 soon: false,
             }),
-            None if Some(candidate.digest) == accepted => CheckResult::Good,
+            None if Some(draft.digest) == facts.former.digest => CheckResult::Good,
             None => CheckResult::Untried,
         },
     });
     sound.held.extend(held);
-    let CheckedFiles {
-        content,
-        files,
-        warnings,
-        ..
-    } = last_check.into_candidate(&taken);
     let to_held = |(source, why): (Source, HoldReason)| Held {
         source: source.label(before, wanted),
         reason: why.reason,
@@ -182,106 +157,39 @@ pub(crate) fn revise(context: &CheckContext<'_>, wanted: &Content) -> Result<Rev
             _ => None,
         },
     };
-    Ok(Revised {
-        content,
-        files,
-        held: sound.held.into_iter().map(to_held).collect(),
-        warnings,
-        depends_on_slurm: checker.depends_on_slurm(),
-    })
+    let held = sound.held.into_iter().map(to_held).collect();
+    (last_check.into_draft(&taken), held)
 }
 
 /// The result of the last check: the usual change is good as a whole, and is checked at every step.
-struct CheckedChoice<'a> {
+struct LastCheck<'a> {
     checker: &'a Checker<'a>,
-    before: &'a Content,
-    wanted: &'a Content,
-    last: Option<(BTreeSet<Source>, Result<CheckedFiles, HoldReason>)>,
+    last: Option<(BTreeSet<Source>, (Draft, Result<(), HoldReason>))>,
 }
 
-impl CheckedChoice<'_> {
+impl LastCheck<'_> {
     /// Checks the files with these changes and no others.
-    fn at(&mut self, taken: &BTreeSet<Source>) -> &Result<CheckedFiles, HoldReason> {
+    fn at(&mut self, taken: &BTreeSet<Source>) -> &(Draft, Result<(), HoldReason>) {
         let last = self.last.take().filter(|(before, _)| before == taken);
         let check = || {
-            let content = compose(self.before, self.wanted, taken);
-            (taken.clone(), self.checker.check_candidate(content))
+            let draft = self.draft(taken);
+            let result = self.checker.check(&draft);
+            (taken.clone(), (draft, result))
         };
-        &self.last.insert(last.unwrap_or_else(check)).1
+        let last = last.unwrap_or_else(check);
+        &self.last.insert(last).1
     }
 
     /// Returns the files with these changes, whatever the check says.
-    fn into_candidate(self, taken: &BTreeSet<Source>) -> CheckedFiles {
-        match self.last {
-            Some((before, Ok(candidate))) if before == *taken => candidate,
-            _ => self.checker.build(compose(self.before, self.wanted, taken)),
+    fn into_draft(mut self, taken: &BTreeSet<Source>) -> Draft {
+        match self.last.take() {
+            Some((before, (draft, _))) if before == *taken => draft,
+            _ => self.draft(taken),
         }
     }
-}
 
-fn take_all(context: &CheckContext<'_>, wanted: &Content) -> Result<Revised, Finding> {
-    let checker = Checker::new(context, wanted, wanted);
-    match checker.check_candidate(wanted.clone()) {
-        Ok(CheckedFiles {
-            content,
-            files,
-            warnings,
-            ..
-        }) => Ok(Revised {
-            content,
-            files,
-            held: Vec::new(),
-            warnings,
-            depends_on_slurm: checker.depends_on_slurm(),
-        }),
-        Err(HoldReason { reason, message, .. }) => Err(Finding::new(Blocks::Configuration, reason, message)),
+    fn draft(&self, taken: &BTreeSet<Source>) -> Draft {
+        let Checker { before, wanted, .. } = self.checker;
+        self.checker.draft(compose(before, wanted, taken))
     }
-}
-
-/// Holds unreadable inputs at their accepted version.
-pub(crate) fn hold_unreadable(wanted: &mut Content, before: &Content, unreadable: &[UnreadableInput]) -> Vec<Held> {
-    for UnreadableInput { affects, .. } in unreadable {
-        match affects {
-            AffectedInput::ConfigMap(config_map) => {
-                let lost = before
-                    .files
-                    .iter()
-                    .filter(|(_, file)| file.origin.config_map == *config_map);
-                for (name, file) in lost {
-                    wanted.files.entry(name.clone()).or_insert_with(|| file.clone());
-                }
-            }
-            AffectedInput::Entry { file, .. } => hold_file(wanted, before, file.as_ref()),
-            AffectedInput::Accounting => wanted.accounting.clone_from(&before.accounting),
-            AffectedInput::Partition(own) => {
-                if let Some(node_set) = wanted.node_sets.get_mut(own) {
-                    let accepted = before.node_sets.get(own).and_then(|before| before.partition.clone());
-                    // An older operator may have accepted one that continues into the next line.
-                    node_set.partition =
-                        accepted.filter(|settings| is_self_contained(&format!("PartitionName={own} {settings}")));
-                }
-            }
-        }
-    }
-    let held = |UnreadableInput { affects, finding }: &UnreadableInput| Held {
-        source: match affects {
-            AffectedInput::ConfigMap(config_map) => format!("ConfigMap {config_map:?}"),
-            AffectedInput::Entry { config_map, entry, .. } => entry_label(config_map, entry),
-            AffectedInput::Accounting => "spec.accountingRef".to_owned(),
-            AffectedInput::Partition(own) => Source::Partition(own.clone()).label(before, wanted),
-        },
-        reason: finding.reason,
-        why: finding.message.clone(),
-        partition: None,
-        soon: false,
-    };
-    unreadable.iter().map(held).collect()
-}
-
-fn hold_file(wanted: &mut Content, before: &Content, name: Option<&FileName>) {
-    let Some(name) = name else { return };
-    match before.files.get(name) {
-        Some(file) => wanted.files.insert(name.clone(), file.clone()),
-        None => wanted.files.remove(name),
-    };
 }

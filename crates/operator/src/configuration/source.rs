@@ -5,9 +5,12 @@ use std::{
     fmt,
 };
 
-use slurm::revision::FileName;
+use slurm::{
+    conf::{NodeSetLines, RecordKind},
+    revision::FileName,
+};
 
-use super::content::{Content, NodeSetInput};
+use super::content::{Content, UserFile};
 
 /// In the order in which they are taken: a partition requires its node set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,28 +32,42 @@ pub(crate) enum Source {
     File(FileName),
 }
 
-impl Source {
-    /// A label for people. A file is identified by its present or former ConfigMap.
-    pub(crate) fn label(&self, before: &Content, wanted: &Content) -> String {
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ExtraConf => "spec.extraConf".to_owned(),
-            Self::Accounting => "spec.accountingRef".to_owned(),
-            Self::NodeSet(name) => format!("NodeSet {name:?}"),
-            Self::Partition(name) => format!("NodeSet {name:?} spec.partition"),
-            Self::PartitionObject(name) => format!("Partition {name:?}"),
-            Self::ManualState(name) => format!("the state of partition {name:?} in Slurm"),
-            Self::Adopted(name) => format!("partition {name:?}, created manually in Slurm"),
-            Self::Retained(name) => format!("partition {name:?}, whose line was removed"),
-            Self::File(name) => match wanted.files.get(name).or_else(|| before.files.get(name)) {
-                Some(file) => entry_label(&file.origin.config_map, &file.origin.entry),
-                None => name.to_string(),
-            },
+            Self::ExtraConf => write!(f, "spec.extraConf"),
+            Self::Accounting => write!(f, "spec.accountingRef"),
+            Self::NodeSet(name) => write!(f, "NodeSet {name:?}"),
+            Self::Partition(name) => write!(f, "NodeSet {name:?} spec.partition"),
+            Self::PartitionObject(name) => write!(f, "Partition {name:?}"),
+            Self::ManualState(name) => write!(f, "the state of partition {name:?} in Slurm"),
+            Self::Adopted(name) => write!(f, "partition {name:?}, created manually in Slurm"),
+            Self::Retained(name) => write!(f, "partition {name:?}, whose line was removed"),
+            Self::File(name) => write!(f, "{name}"),
         }
     }
 }
 
-pub(crate) fn entry_label(config_map: impl fmt::Debug, entry: impl fmt::Debug) -> String {
-    format!("ConfigMap {config_map:?} entry {entry:?}")
+impl Source {
+    /// A label for people. A file is identified by its present or former ConfigMap.
+    pub(crate) fn label(&self, before: &Content, wanted: &Content) -> String {
+        let file = match self {
+            Self::File(name) => wanted.files.get(name).or_else(|| before.files.get(name)),
+            _ => None,
+        };
+        file.map_or_else(|| self.to_string(), UserFile::label)
+    }
+
+    /// The record that the object has in slurm.conf, and its name there.
+    pub(crate) fn record<'a>(&self, content: &'a Content) -> Option<(RecordKind, &'a str)> {
+        let node_set = |own| content.node_sets.get(own).map(|node_set| node_set.name.as_str());
+        match self {
+            Self::NodeSet(own) => Some((RecordKind::NodeSet, node_set(own)?)),
+            Self::Partition(own) => Some((RecordKind::Partition, node_set(own)?)),
+            Self::PartitionObject(own) => Some((RecordKind::Partition, &content.partitions.get(own)?.name)),
+            _ => None,
+        }
+    }
 }
 
 /// Returns the sources in which the two differ.
@@ -73,15 +90,12 @@ pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> 
         sources.insert(Source::Accounting);
     }
     for own in node_sets.keys().chain(wanted.node_sets.keys()) {
-        let old = node_sets.get(own);
-        let new = wanted.node_sets.get(own);
-        let name = |node_set: &NodeSetInput| node_set.name.clone();
-        let partition = |node_set: Option<&NodeSetInput>| node_set.and_then(|node_set| node_set.partition.clone());
-        if old.map(name) != new.map(name) {
+        let (old, new) = (node_sets.get(own), wanted.node_sets.get(own));
+        if old.map(|old| &old.name) != new.map(|new| &new.name) {
             sources.insert(Source::NodeSet(own.clone()));
         }
         // A removed NodeSet takes its partition with it.
-        if new.is_some() && partition(old) != partition(new) {
+        if new.is_some_and(|new| old.and_then(|old| old.partition.as_ref()) != new.partition.as_ref()) {
             sources.insert(Source::Partition(own.clone()));
         }
     }
@@ -103,25 +117,17 @@ pub(crate) fn compose(before: &Content, wanted: &Content, taken: &BTreeSet<Sourc
         match source {
             Source::ExtraConf => content.extra_conf.clone_from(&wanted.extra_conf),
             Source::Accounting => content.accounting.clone_from(&wanted.accounting),
-            Source::NodeSet(own) => match wanted.node_sets.get(own) {
-                Some(NodeSetInput { name, .. }) => {
-                    let node_set = content.node_sets.entry(own.clone()).or_insert_with(|| NodeSetInput {
-                        name: name.clone(),
-                        partition: None,
-                    });
-                    node_set.name.clone_from(name);
+            Source::NodeSet(own) => {
+                let partition = content.node_sets.remove(own).and_then(|before| before.partition);
+                if let Some(NodeSetLines { name, .. }) = wanted.node_sets.get(own) {
+                    let name = name.clone();
+                    content.node_sets.insert(own.clone(), NodeSetLines { name, partition });
                 }
-                None => {
-                    content.node_sets.remove(own);
-                }
-            },
+            }
             Source::Partition(own) => {
-                let partition = wanted
-                    .node_sets
-                    .get(own)
-                    .and_then(|node_set| node_set.partition.clone());
                 if let Some(node_set) = content.node_sets.get_mut(own) {
-                    node_set.partition = partition;
+                    let wanted = wanted.node_sets.get(own);
+                    node_set.partition = wanted.and_then(|wanted| wanted.partition.clone());
                 }
             }
             Source::PartitionObject(own) => take_over(&mut content.partitions, &wanted.partitions, own),
@@ -158,25 +164,20 @@ fn take_over<K: Ord + Clone, V: Clone>(content: &mut BTreeMap<K, V>, wanted: &BT
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use slurm::{conf::AccountingStorage, revision::File};
+    use slurm::revision::File;
 
     use super::*;
-    use crate::{
-        configuration::content::{Origin, UserFile},
-        partition::rules::{line::PartitionLine, manual_state::ManualStates},
-    };
+    use crate::partition::rules::{line::PartitionLine, manual_state::ManualStates};
 
     fn any_inputs() -> impl Strategy<Value = Content> {
         let name = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
         let node_set =
-            (name(), prop::option::of(name())).prop_map(|(name, partition)| NodeSetInput { name, partition });
+            (name(), prop::option::of(name())).prop_map(|(name, partition)| NodeSetLines { name, partition });
         let file = name().prop_map(|content| UserFile {
             file: File::config(content),
-            origin: Origin {
-                config_map: "files".to_owned(),
-                entry: "x".to_owned(),
-                runs_as: BTreeSet::new(),
-            },
+            config_map: "files".to_owned(),
+            entry: "x".to_owned(),
+            runs_as: BTreeSet::new(),
         });
         let line = name().prop_map(|name| PartitionLine {
             nodes: name.clone(),
@@ -197,7 +198,7 @@ mod tests {
             .prop_map(
                 |(extra_conf, host, node_sets, partitions, files): (_, _, BTreeMap<_, _>, _, _)| Content {
                     extra_conf,
-                    accounting: host.map(|host| AccountingStorage { host, port: 1 }),
+                    accounting: host.map(|host| (host, 1)),
                     node_sets,
                     partitions,
                     manual_states: ManualStates::new(),

@@ -5,6 +5,8 @@
 
 use std::ops::RangeInclusive;
 
+use serde::{Deserialize, Serialize};
+
 use super::document::Document;
 use super::line::{is_space, quoted};
 
@@ -60,11 +62,13 @@ pub struct AccountingStorage {
     pub port: u16,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The operator records it, as JSON, with the revision that has these lines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSetLines {
     /// Name in Slurm: of the node set, of the feature its nodes carry, and of its partition.
     pub name: String,
     /// The settings of the partition's line, possibly empty; `None` for no partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
 }
 

@@ -26,7 +26,7 @@ pub struct Revision {
     pub closed_by_hand: BTreeSet<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct File {
     pub content: Vec<u8>,
     /// Set for a prolog or an epilog.

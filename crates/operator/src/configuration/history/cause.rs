@@ -8,28 +8,20 @@ use slurm::revision::FileName;
 
 use crate::{cluster::deliver::Files, configuration::Inputs};
 
-/// Sections of slurm.conf as the operator writes them, and their sources.
-const SECTIONS: [(&str, Section); 9] = [
-    ("GENERAL", Section::Spec),
-    ("LOGGING", Section::Spec),
-    ("PLUGINS & PARAMETERS", Section::Spec),
-    ("ACCOUNTING", Section::Accounting),
-    ("SLURMCTLD PROLOG & EPILOG", Section::Scripts),
-    ("PROLOG & EPILOG", Section::Scripts),
-    ("NODESET & PARTITION", Section::NodeSets),
-    ("PARTITION", Section::Partitions),
-    ("EXTRA CONFIG", Section::Extra),
+/// The sections of slurm.conf as the operator writes them, in this order.
+const SECTIONS: [&str; 9] = [
+    GENERAL,
+    "LOGGING",
+    "PLUGINS & PARAMETERS",
+    "ACCOUNTING",
+    "SLURMCTLD PROLOG & EPILOG",
+    "PROLOG & EPILOG",
+    "NODESET & PARTITION",
+    "PARTITION",
+    EXTRA,
 ];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Section {
-    Spec,
-    Accounting,
-    Scripts,
-    NodeSets,
-    Partitions,
-    Extra,
-}
+const GENERAL: &str = "GENERAL";
+const EXTRA: &str = "EXTRA CONFIG";
 
 /// Returns the causes of a change: objects, or fields of the Controller.
 pub(crate) fn find_causes(inputs: &Inputs, old: &Files, new: &Files) -> Vec<String> {
@@ -63,57 +55,51 @@ fn cause_of_file(inputs: &Inputs, name: &FileName) -> String {
 
 fn causes_in_slurm_conf(inputs: &Inputs, old: &str, new: &str) -> Vec<String> {
     let (before, after) = (sections(old), sections(new));
-    let sections: BTreeSet<Section> = before.keys().chain(after.keys()).copied().collect();
     let mut causes = Vec::new();
-    for section in sections {
-        let (before, after) = (before.get(&section), after.get(&section));
+    for section in SECTIONS {
+        let (before, after) = (before.get(section), after.get(section));
         if before == after {
             continue;
         }
         match section {
-            Section::Spec => causes.push("spec".to_owned()),
-            Section::Accounting => causes.push(match inputs.controller.spec.accounting_name() {
+            "ACCOUNTING" => causes.push(match inputs.controller.spec.accounting_name() {
                 Some(name) => format!("Accounting {name}"),
                 None => "spec.accountingRef".to_owned(),
             }),
-            Section::Scripts => causes.push("script references".to_owned()),
-            Section::NodeSets => {
-                let object = |name: &str| {
-                    let found = inputs.node_sets.iter().find(|node_set| node_set.slurm_name() == name);
-                    found.map(|node_set| node_set.name_any())
-                };
-                match changed_objects("NodeSet", before, after, object) {
+            "SLURMCTLD PROLOG & EPILOG" | "PROLOG & EPILOG" => causes.push("script references".to_owned()),
+            "NODESET & PARTITION" => {
+                let objects = inputs.node_sets.iter();
+                let objects = objects.map(|node_set| (node_set.slurm_name(), node_set.name_any()));
+                match changed_objects("NodeSet", before, after, objects) {
                     none if none.is_empty() => causes.push("NodeSets".to_owned()),
                     changed => causes.extend(changed),
                 }
             }
-            Section::Partitions => {
-                let object = |name: &str| {
-                    let found = inputs
-                        .partitions
-                        .iter()
-                        .find(|partition| partition.slurm_name() == name);
-                    found.map(|partition| partition.name_any())
-                };
-                causes.extend(changed_objects("Partition", before, after, object));
+            "PARTITION" => {
+                let objects = inputs.partitions.iter();
+                let objects = objects.map(|partition| (partition.slurm_name(), partition.name_any()));
+                causes.extend(changed_objects("Partition", before, after, objects));
             }
-            Section::Extra => causes.push("spec.extraConf".to_owned()),
+            EXTRA => causes.push("spec.extraConf".to_owned()),
+            _ => causes.push("spec".to_owned()),
         }
     }
+    // Several sections may have one cause.
+    causes.dedup();
     causes
 }
 
 /// Returns the lines of each section. Lines after the user's own are derived from those.
-fn sections(conf: &str) -> BTreeMap<Section, Vec<&str>> {
-    let mut sections: BTreeMap<Section, Vec<&str>> = BTreeMap::new();
-    let mut current = Section::Spec;
+fn sections(conf: &str) -> BTreeMap<&'static str, Vec<&str>> {
+    let mut sections: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut current = GENERAL;
     for line in conf.lines() {
         let title = line
             .strip_prefix("### ")
             .and_then(|title| title.strip_suffix(" ###"))
-            .filter(|_| current != Section::Extra);
-        if let Some((_, section)) = SECTIONS.iter().find(|(known, _)| Some(*known) == title) {
-            current = *section;
+            .filter(|_| current != EXTRA);
+        if let Some(section) = SECTIONS.iter().find(|known| Some(**known) == title) {
+            current = section;
         } else if line != "#" {
             sections.entry(current).or_default().push(line);
         }
@@ -121,18 +107,19 @@ fn sections(conf: &str) -> BTreeMap<Section, Vec<&str>> {
     sections
 }
 
-/// Returns the objects whose lines differ. `object` returns the object of a name in Slurm if it still exists.
+/// Returns the objects whose lines differ. `objects` are those that still exist: the name in Slurm, and their own.
 fn changed_objects(
     kind: &str,
     before: Option<&Vec<&str>>,
     after: Option<&Vec<&str>>,
-    object: impl Fn(&str) -> Option<String>,
+    objects: impl Iterator<Item = (String, String)>,
 ) -> Vec<String> {
     let (before, after) = (lines_by_name(before), lines_by_name(after));
+    let objects: Vec<(String, String)> = objects.collect();
     let names: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
     let changed = names.into_iter().filter(|name| before.get(name) != after.get(name));
-    let label = |name: &str| match object(name) {
-        Some(object) => format!("{kind} {object}"),
+    let label = |name: &str| match objects.iter().find(|(slurm_name, _)| slurm_name == name) {
+        Some((_, object)) => format!("{kind} {object}"),
         None => format!("{kind} {name} (gone)"),
     };
     changed.map(label).collect()

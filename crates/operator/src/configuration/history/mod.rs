@@ -5,21 +5,15 @@
 
 mod cause;
 mod difference;
-mod entry;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use api::configuration::RejectedBy;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt as _;
-use slurm::Revision;
+use slurm::{Revision, agent::Action, revision::Digest};
 
-use self::{
-    cause::find_causes,
-    difference::render_difference,
-    entry::{Entry, Kind, render_entry},
-};
+use self::{cause::find_causes, difference::render_difference};
 use super::{Inputs, render::read_bundle};
 use crate::{
     cluster::{
@@ -31,41 +25,50 @@ use crate::{
 
 /// The number of entries of each kind.
 const KEPT_ENTRIES: usize = 10;
+/// The maximum length of Slurm's message.
+const MAX_REASON: usize = 2000;
 
-/// Returns the history with the pushes that finished since it was written. `None` if there are none.
+/// The keys of entries begin with one of these, and sort by sequence.
+const ACCEPTED: &str = "accepted-";
+const REJECTED: &str = "rejected-";
+
+/// Returns the history with the pushes that finished since it was written. `None` if there are none. `replacement` is the
+/// revision that is about to replace the bundle.
 pub(crate) fn build_history(
     inputs: &Inputs,
     snapshot: &Snapshot,
     parent: &Parent,
-    config_maps: &[ConfigMap],
+    replacement: Option<&Revision>,
 ) -> Option<ConfigMap> {
     let noted = inputs.history.as_ref().and_then(|history| history.data.clone());
     let noted = noted.unwrap_or_default();
-    let replacement = replacement(inputs, config_maps, parent);
-    let is_noted = |push: &Arc<FinishedPush>| noted.contains_key(&HistoryEvent::pushed(push).key());
+    let is_noted = |push: &Arc<FinishedPush>| noted.contains_key(&Entry::pushed(push).key());
     if replacement.is_none() && snapshot.report.finished.iter().all(is_noted) {
         return None;
     }
-    let accepted = inputs.bundle.as_ref().and_then(|bundle| read_bundle(bundle));
-    let mut files = accepted.map(|revision| Arc::new(revision.files));
+    let bundled = inputs.bundle.as_ref().and_then(|bundle| read_bundle(bundle));
+    let mut before = bundled.as_ref().map(|revision| &revision.files);
     let mut entries = noted.clone();
-    for push in &snapshot.report.finished {
-        add(&mut entries, inputs, files.as_deref(), &HistoryEvent::pushed(push));
-        if push.rejection.is_none() {
-            files = Some(Arc::clone(&push.files));
+    let pushed = snapshot.report.finished.iter().map(|push| Entry::pushed(push));
+    let replaced = replacement.map(|revision| Entry {
+        sequence: revision.sequence,
+        digest: revision.digest(),
+        files: &revision.files,
+        at: inputs.now,
+        push: None,
+    });
+    for entry in pushed.chain(replaced) {
+        // The same files under another sequence are no change.
+        if before != Some(entry.files) {
+            entries
+                .entry(entry.key())
+                .or_insert_with(|| entry.render(inputs, before));
+        }
+        if entry.rejection().is_none() {
+            before = Some(entry.files);
         }
     }
-    if let Some(revision) = &replacement {
-        let event = HistoryEvent {
-            sequence: revision.sequence,
-            digest: revision.digest().to_string(),
-            files: &revision.files,
-            at: inputs.now,
-            push: None,
-        };
-        add(&mut entries, inputs, files.as_deref(), &event);
-    }
-    forget_oldest(&mut entries);
+    let entries = newest(&entries);
     (entries != noted).then(|| ConfigMap {
         metadata: parent
             .marks()
@@ -75,88 +78,86 @@ pub(crate) fn build_history(
     })
 }
 
-/// The revision that is about to replace the bundle.
-fn replacement(inputs: &Inputs, config_maps: &[ConfigMap], parent: &Parent) -> Option<Revision> {
-    let name = parent.names.bundle_config_map();
-    let next = config_maps.iter().find(|config_map| config_map.name_any() == name)?;
-    let same = inputs
-        .bundle
-        .as_ref()
-        .is_some_and(|bundle| bundle.binary_data == next.binary_data);
-    if same { None } else { read_bundle(next) }
+/// Returns the newest entries of both kinds, and no foreign ones.
+fn newest(entries: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let of_kind = |kind: &'static str| {
+        let is_number = |text: &str| text.parse::<u64>().is_ok();
+        let newest_first = entries.iter().rev();
+        newest_first
+            .filter(move |(key, _)| key.strip_prefix(kind).is_some_and(is_number))
+            .take(KEPT_ENTRIES)
+    };
+    let kept = [ACCEPTED, REJECTED].into_iter().flat_map(of_kind);
+    kept.map(|(key, text)| (key.clone(), text.clone())).collect()
 }
 
-/// A candidate for an entry.
-struct HistoryEvent<'a> {
+/// One revision in the history.
+struct Entry<'a> {
     sequence: u64,
-    digest: String,
+    digest: Digest,
     files: &'a Files,
     at: Timestamp,
     push: Option<&'a FinishedPush>,
 }
 
-impl<'a> HistoryEvent<'a> {
+impl<'a> Entry<'a> {
     fn pushed(push: &'a FinishedPush) -> Self {
         Self {
             sequence: push.sequence,
-            digest: push.digest.to_string(),
+            digest: push.digest,
             files: &push.files,
             at: push.at,
             push: Some(push),
         }
     }
 
-    fn rejection(&self) -> Option<&Rejection> {
+    fn rejection(&self) -> Option<&'a Rejection> {
         self.push?.rejection.as_ref()
     }
 
     fn key(&self) -> String {
-        let kind = match self.rejection() {
-            Some(_) => Kind::Rejected,
-            None => Kind::Accepted,
-        };
-        kind.key(self.sequence)
+        let kind = if self.rejection().is_some() { REJECTED } else { ACCEPTED };
+        format!("{kind}{:08}", self.sequence)
     }
-}
 
-fn add(entries: &mut BTreeMap<String, String>, inputs: &Inputs, before: Option<&Files>, event: &HistoryEvent) {
-    let key = event.key();
-    // The same files under another sequence are no change.
-    if entries.contains_key(&key) || before == Some(event.files) {
-        return;
-    }
-    let nothing = Files::default();
-    let entry = Entry {
-        sequence: event.sequence,
-        digest: &event.digest,
-        at: event.at,
-        causes: before.map(|before| find_causes(inputs, before, event.files)),
-        took: event.push.map(|push| (push.milliseconds, push.action)),
-        refused: event.rejection().map(|rejection| {
+    /// The text for people: a header of a few lines, and the difference to the files before, if there were any.
+    fn render(&self, inputs: &Inputs, before: Option<&Files>) -> String {
+        let Self {
+            sequence, digest, at, ..
+        } = self;
+        let cause = match before.map(|before| find_causes(inputs, before, self.files)).as_deref() {
+            None => "the first revision".to_owned(),
+            Some([]) => "not known".to_owned(),
+            Some(causes) => causes.join(", "),
+        };
+        let mut text = format!("revision: {sequence}\ndigest: {digest}\ntime: {at:.3}\ncause: {cause}\n");
+        if let Some(FinishedPush {
+            milliseconds,
+            action,
+            rejection,
+            ..
+        }) = self.push
+        {
+            let action = match action {
+                _ if rejection.is_some() => "",
+                Action::Nothing => ", nothing to do",
+                Action::PartitionRpc => ", partitions by RPC",
+                Action::Reconfigure => ", a reconfigure",
+                Action::Restart => ", a restart",
+                Action::Unknown => ", an unknown action",
+            };
+            let _ = writeln!(text, "took: {milliseconds} ms{action}");
+        }
+        if let Some(rejection) = self.rejection() {
             let by = match rejection.by {
                 RejectedBy::Slurmctld => "slurmctld, and rolled back",
                 RejectedBy::Agent => "the agent",
                 RejectedBy::DryRun | RejectedBy::Other(_) => "the dry run",
             };
-            (by, rejection.why.as_str())
-        }),
-        difference: render_difference(before.unwrap_or(&nothing), event.files),
-    };
-    entries.insert(key, render_entry(&entry));
-}
-
-/// Removes the oldest entries (keys sort by sequence) and foreign ones.
-fn forget_oldest(entries: &mut BTreeMap<String, String>) {
-    entries.retain(|key, _| Kind::of(key).is_some());
-    for kind in [Kind::Accepted, Kind::Rejected] {
-        let keys: Vec<String> = entries
-            .keys()
-            .filter(|key| Kind::of(key) == Some(kind))
-            .cloned()
-            .collect();
-        let surplus = keys.len().saturating_sub(KEPT_ENTRIES);
-        for key in keys.iter().take(surplus) {
-            entries.remove(key);
+            let why: String = rejection.why.chars().take(MAX_REASON).collect();
+            let _ = writeln!(text, "refused by: {by}\nreason: {why}");
         }
+        let difference = render_difference(before.unwrap_or(&Files::new()), self.files);
+        format!("{text}\n{difference}")
     }
 }

@@ -202,10 +202,10 @@ fn a_line_of_an_older_operator_that_continues_into_the_next_one_is_not_kept() {
         let observed = observed(with(cluster(""), [object]), Report::default());
         let mut before = Content::default();
         before.partitions.insert("gpt".to_owned(), of_before(settings));
-        let mut content = Content::default();
+        let content = Content::default();
         let taken = taken_by(&content);
-        gather_partitions(&observed.inputs, &observed.snapshot, &mut content, &before, taken, true);
-        assert_eq!(content.partitions.contains_key("gpt"), is_kept, "{settings:?}");
+        let (lines, _) = gather_partitions(&observed.inputs, &observed.snapshot, &content, &before, taken, true);
+        assert_eq!(lines.contains_key("gpt"), is_kept, "{settings:?}");
     }
 }
 
@@ -394,6 +394,18 @@ fn a_new_manual_state_is_written_into_the_file() {
         line(&conf, "mine"),
         Some("PartitionName=mine Nodes=ALL # kept as it is")
     );
+}
+
+#[test]
+fn a_manual_state_is_kept_while_the_settings_of_its_partition_cannot_be_read() {
+    let mut bad = cluster("");
+    bad[1]["spec"]["partition"]["config"] = "MaxTime=9 \\".into();
+    let plan = later(cluster(""), bad, &[("cpu", "DRAIN")], json!([]), READ);
+    let held: Vec<&str> = plan.configuration.held.iter().map(|held| held.reason).collect();
+    assert_eq!(held, ["BadPartition"]);
+    let conf = pushed_conf(&plan);
+    let expected = "PartitionName=cpu Nodes=cpu MaxTime=5 State=DRAIN";
+    assert_eq!(line(&conf, "cpu"), Some(expected));
 }
 
 /// A worker of NodeSet cpu on a Kubernetes node.
