@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn changes_are_counted_by_cluster_and_removed_with_it() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let (one, other) = (Key::new("hpc", "slurm"), Key::new("lab", "slurm"));
         let counts = metrics.register(ConfigurationMetrics::new);
         counts.accepted(&one, Action::Reconfigure, 0.12);

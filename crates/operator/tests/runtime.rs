@@ -27,9 +27,12 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use operator::kinds::Caches;
-use runtime::{Clients, Contender, Context, Created, Error, Object, Operator, Options, Stopper, Writer};
+use runtime::{Clients, Contender, Context, Error, Object, Operator, Options, Writer};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 const NEEDS: &str = "needs a control plane in KUBECONFIG";
 
@@ -39,7 +42,7 @@ struct World {
     context: Context,
     writer: Writer,
     namespace: String,
-    stopper: Stopper,
+    stop: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
 
@@ -65,14 +68,14 @@ async fn world_of(namespace: &str, identity: &str) -> World {
     };
     let operator = Operator::new(clients, options, Caches::default().registry().clone(), Host::real());
     let context = operator.context();
-    let (stopper, stop) = Stopper::new();
-    let task = tokio::spawn(operator.run(stop));
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(operator.run(async { drop(stopped.await) }));
     World {
         writer: Writer::new::<Controller>(&context),
         client,
         context,
         namespace: namespace.to_owned(),
-        stopper,
+        stop,
         task,
     }
 }
@@ -162,7 +165,7 @@ impl World {
     }
 
     async fn end(self) {
-        self.stopper.stop();
+        self.stop.send(()).unwrap();
         self.task.await.unwrap().unwrap();
     }
 }
@@ -264,11 +267,8 @@ async fn what_the_server_refuses_is_told_apart() {
     assert!(matches!(error, Error::Refused { .. }), "{error}");
 
     let config_map = world.config_map(json!({}));
-    assert!(matches!(
-        world.writer.create(&config_map).await.unwrap(),
-        Created::New(_)
-    ));
-    assert_eq!(world.writer.create(&config_map).await.unwrap(), Created::Exists);
+    assert!(world.writer.create(&config_map).await.unwrap().is_some());
+    assert_eq!(world.writer.create(&config_map).await.unwrap(), None);
     world
         .writer
         .delete::<ConfigMap>(&world.namespace, "a", "another")
@@ -374,7 +374,7 @@ async fn conditions_of_a_pod_are_written_beside_the_kubelets() {
         "metadata": {"namespace": world.namespace, "name": "p", "labels": {"app.kubernetes.io/name": "slurmd"}},
         "spec": {"containers": [{"name": "slurmd", "image": "i"}]},
     });
-    let Created::New(made) = world.writer.create_json::<Pod>(&pod).await.unwrap() else {
+    let Some(made) = world.writer.create_json::<Pod>(&pod).await.unwrap() else {
         panic!("it is new")
     };
     world.seen(&made).await;

@@ -1,16 +1,17 @@
-//! The objects of one kind as its watch has seen them. Readers never wait; one intake per watch writes.
+//! The objects of one kind as its watches have seen them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
-use kube::{Resource, core::DeserializeGuard, runtime::watcher::Event};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     Delta, Key, Object, Rules, Trigger,
-    field_sets::FieldSets,
+    field_sets::{FieldSets, field_sets},
     ownership::{Ownership, controller},
 };
 
@@ -32,8 +33,6 @@ struct Shared<K> {
 #[derive(Debug)]
 struct State<K> {
     objects: BTreeMap<Key, Entry<K>>,
-    /// The UIDs of controllers, each with the keys of the objects it controls.
-    controlled: BTreeSet<(String, Key)>,
     /// Objects of other owners whose names are wanted.
     contested: HashMap<Key, Contested>,
     /// The highest resourceVersion any event carried.
@@ -80,7 +79,6 @@ impl<K> Cache<K> {
         Self(Arc::new(Shared {
             state: RwLock::new(State {
                 objects: BTreeMap::new(),
-                controlled: BTreeSet::new(),
                 contested: HashMap::new(),
                 seen: 0,
             }),
@@ -95,7 +93,9 @@ impl<K> Cache<K> {
 
     /// The object of this name, if it is cached. A cluster-scoped object has an empty namespace.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.read().get(&Key::new(namespace, name))
+        let state = self.read();
+        let entry = state.objects.get(&Key::new(namespace, name))?;
+        Some(Arc::clone(&entry.object))
     }
 
     /// The objects of a namespace, by name.
@@ -112,19 +112,11 @@ impl<K> Cache<K> {
         state.objects.values().map(|entry| Arc::clone(&entry.object)).collect()
     }
 
-    /// The objects this owner controls, by namespace and name.
-    pub fn owned_by(&self, owner_uid: &str) -> Vec<Arc<K>> {
-        let state = self.read();
-        let controlled = state.controlled.range((owner_uid.to_owned(), Key::new("", ""))..);
-        let controlled = controlled.take_while(|(uid, _)| uid == owner_uid);
-        controlled.filter_map(|(_, key)| state.get(key)).collect()
-    }
-
     /// Records that an object of another owner has a wanted name, and returns whether that is new. The waiting objects
     /// are woken when it is deleted.
     pub(super) fn contest(&self, key: &Key, owner: String, until: Instant, waiting: Vec<(Trigger, Key)>) -> bool {
         let contested = Contested { owner, until, waiting };
-        self.write().contested.insert(key.clone(), contested).is_none()
+        self.change(|state| state.contested.insert(key.clone(), contested).is_none())
     }
 
     /// The owner of the object that has a wanted name, if that was seen a short time ago.
@@ -136,7 +128,12 @@ impl<K> Cache<K> {
 
     /// A hash of the fields that our field manager owned when the object was last seen.
     pub(super) fn field_set(&self, key: &Key, manager: &str) -> Option<u64> {
-        self.read().objects.get(key)?.field_sets.of(manager)
+        self.read().objects.get(key)?.field_sets.get(manager).copied()
+    }
+
+    /// Whether a watch has delivered this resourceVersion, or a later one.
+    pub(super) fn has_seen(&self, version: u128) -> bool {
+        self.read().seen >= version
     }
 
     /// Waits until the condition holds for the cached objects.
@@ -149,8 +146,12 @@ impl<K> Cache<K> {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State<K>> {
-        self.0.state.write().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the objects, then notifies everybody who waits for a change.
+    fn change<T>(&self, change: impl FnOnce(&mut State<K>) -> T) -> T {
+        let changed = change(&mut self.0.state.write().unwrap_or_else(PoisonError::into_inner));
+        // Only without the lock: whoever waits reads the objects.
+        self.0.events.send_replace(());
+        changed
     }
 }
 
@@ -160,25 +161,60 @@ impl<K: Object> Cache<K> {
         let namespace = owner.meta().namespace.as_deref().unwrap_or_default();
         let state = self.read();
         let Entry { object, field_sets } = state.objects.get(&Key::new(namespace, name))?;
-        let ownership = Ownership::of(object.meta(), owner.owner_ref(&()).as_slice(), field_sets.any());
+        let ownership = Ownership::of(object.meta(), owner.owner_ref(&()).as_slice(), !field_sets.is_empty());
         (ownership == Ownership::Ours).then(|| Arc::clone(object))
     }
 
-    /// Whether the watch has delivered this version of the object, or a later one.
-    pub(super) fn has_seen(&self, key: &Key, version: u128) -> bool {
+    /// The objects this owner controls, by namespace and name.
+    pub fn owned_by(&self, owner_uid: &str) -> Vec<Arc<K>> {
         let state = self.read();
-        let of_object = || state.get(key).and_then(|object| resource_version(object.as_ref()));
-        state.seen >= version || of_object().is_some_and(|seen| seen >= version)
+        let is_owner = |owner: &OwnerReference| owner.uid == owner_uid;
+        let objects = state.objects.values().map(|entry| &entry.object);
+        let owned = objects.filter(|object| controller(object.meta()).is_some_and(is_owner));
+        owned.cloned().collect()
     }
 
-    /// Adds or replaces an object as a watch would.
-    pub fn insert(&self, object: K) {
-        Intake::new(self.clone(), None).take(Event::Apply(DeserializeGuard(Ok(object))));
+    /// Adds or replaces an object as a watch would, and returns what changed.
+    pub fn insert(&self, mut object: K) -> Option<Delta<K>> {
+        let (key, field_sets) = (Key::of(&object), field_sets(object.meta()));
+        self.trim(&mut object);
+        self.change(|state| {
+            state.saw(&object);
+            if !(self.0.rules.is_relevant)(&object) {
+                return state.take(&key);
+            }
+            let known = state.objects.get(&key);
+            if known.is_some_and(|known| same_version(known.object.as_ref(), &object)) {
+                return None;
+            }
+            let object = Arc::new(object);
+            let after = Some(Arc::clone(&object));
+            let before = state.objects.insert(key, Entry { object, field_sets });
+            let before = before.map(|before| before.object);
+            Some(Delta { before, after })
+        })
     }
 
-    /// Removes an object as a watch would.
-    pub fn remove(&self, object: K) {
-        Intake::new(self.clone(), None).take(Event::Delete(DeserializeGuard(Ok(object))));
+    /// Removes an object as a watch would, and returns what changed.
+    pub fn remove(&self, object: &impl Resource) -> Option<Delta<K>> {
+        let key = Key::of(object);
+        self.change(|state| {
+            state.saw(object);
+            for (trigger, waiting) in state.contested.remove(&key).into_iter().flat_map(|it| it.waiting) {
+                trigger.wake(waiting);
+            }
+            state.take(&key)
+        })
+    }
+
+    /// Removes the objects of a namespace, or of all, that a list does not hold, and returns what changed: they were
+    /// deleted while the watch was broken.
+    pub(super) fn sweep(&self, namespace: Option<&str>, listed: &HashSet<Key>) -> Vec<Delta<K>> {
+        let is_gone = |key: &&Key| namespace.is_none_or(|own| own == key.namespace) && !listed.contains(*key);
+        self.change(|state| {
+            let gone: Vec<Key> = state.objects.keys().filter(is_gone).cloned().collect();
+            gone.iter().filter_map(|key| state.take(key)).collect()
+        })
     }
 
     /// Removes what this kind's cache does not hold from an object.
@@ -193,118 +229,13 @@ impl<K: Object> Cache<K> {
 }
 
 impl<K> State<K> {
-    fn get(&self, key: &Key) -> Option<Arc<K>> {
-        self.objects.get(key).map(|entry| Arc::clone(&entry.object))
-    }
-}
-
-impl<K: Object> State<K> {
-    fn put(&mut self, key: Key, entry: Entry<K>) -> Delta<K> {
-        let after = Arc::clone(&entry.object);
-        let before = self.take(&key).and_then(|delta| delta.before);
-        if let Some(controller) = controller(after.meta()) {
-            self.controlled.insert((controller.uid.clone(), key.clone()));
-        }
-        self.objects.insert(key, entry);
-        Delta {
-            before,
-            after: Some(after),
-        }
-    }
-
     fn take(&mut self, key: &Key) -> Option<Delta<K>> {
-        let before = self.objects.remove(key)?.object;
-        if let Some(controller) = controller(before.meta()) {
-            self.controlled.remove(&(controller.uid.clone(), key.clone()));
-        }
-        Some(Delta {
-            before: Some(before),
-            after: None,
-        })
+        let before = Some(self.objects.remove(key)?.object);
+        Some(Delta { before, after: None })
     }
 
     fn saw(&mut self, object: &impl Resource) {
         self.seen = self.seen.max(resource_version(object).unwrap_or_default());
-    }
-}
-
-/// Writes the events of one watch into the cache and returns what changed.
-#[derive(Debug)]
-pub(super) struct Intake<K> {
-    cache: Cache<K>,
-    /// The watch's namespace, or `None` for all.
-    namespace: Option<String>,
-    /// The keys of the list that is being received, so far.
-    listed: HashSet<Key>,
-}
-
-impl<K: Object> Intake<K> {
-    pub(super) fn new(cache: Cache<K>, namespace: Option<String>) -> Self {
-        Self {
-            cache,
-            namespace,
-            listed: HashSet::new(),
-        }
-    }
-
-    pub(super) fn take(&mut self, event: Event<DeserializeGuard<K>>) -> Vec<Delta<K>> {
-        let deltas = match event {
-            Event::Init => {
-                self.listed.clear();
-                return Vec::new();
-            }
-            // Each object is stored at once, so that a list never needs the memory of two.
-            Event::InitApply(object) => {
-                self.listed.insert(Key::of(&object));
-                self.put(object).into_iter().collect()
-            }
-            Event::InitDone => self.sweep(),
-            Event::Apply(object) => self.put(object).into_iter().collect(),
-            Event::Delete(object) => self.delete(&object).into_iter().collect(),
-        };
-        self.cache.0.events.send_replace(());
-        deltas
-    }
-
-    /// Removes what the list does not hold: it was deleted while the watch was broken.
-    fn sweep(&mut self) -> Vec<Delta<K>> {
-        let listed = std::mem::take(&mut self.listed);
-        let mut state = self.cache.write();
-        let is_gone = |key: &&Key| {
-            let watched = self.namespace.as_ref().is_none_or(|own| *own == key.namespace);
-            watched && !listed.contains(*key)
-        };
-        let gone: Vec<Key> = state.objects.keys().filter(is_gone).cloned().collect();
-        gone.iter().filter_map(|key| state.take(key)).collect()
-    }
-
-    /// Stores an object. Of one that cannot be decoded, the last version that could be stays.
-    fn put(&self, object: DeserializeGuard<K>) -> Option<Delta<K>> {
-        let mut object = object.0.ok()?;
-        let key = Key::of(&object);
-        let field_sets = FieldSets::read(object.meta());
-        self.cache.trim(&mut object);
-        let mut state = self.cache.write();
-        state.saw(&object);
-        if !(self.cache.rules().is_relevant)(&object) {
-            return state.take(&key);
-        }
-        let known = state.objects.get(&key);
-        if known.is_some_and(|known| same_version(known.object.as_ref(), &object)) {
-            return None;
-        }
-        let object = Arc::new(object);
-        Some(state.put(key, Entry { object, field_sets }))
-    }
-
-    fn delete(&self, object: &DeserializeGuard<K>) -> Option<Delta<K>> {
-        let key = Key::of(object);
-        let mut state = self.cache.write();
-        state.saw(object);
-        for (trigger, waiting) in state.contested.remove(&key).into_iter().flat_map(|it| it.waiting) {
-            trigger.wake(waiting);
-        }
-        state.take(&key)
     }
 }
 

@@ -14,7 +14,11 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{Context, Definition, Object, Registry, Signal, watch::describe};
+use crate::{
+    Context, Definition, Object, Registry, Signal,
+    metrics::{number, of_kind},
+    watch::describe,
+};
 
 type DefinitionMeta = PartialObjectMeta<CustomResourceDefinition>;
 
@@ -46,24 +50,13 @@ impl Definitions {
     /// Names of our own definitions that are older than this operator. The API server drops fields that were added
     /// since, so kinds do not use these and say so in the condition `CRDsOutdated`.
     pub fn outdated(&self) -> Vec<String> {
-        self.installed_that(
-            |definition, found| matches!(definition, Definition::Own { revision: needed, .. } if found < needed),
-        )
-    }
-
-    /// Foreign definitions that the cluster has.
-    fn foreign(&self) -> Vec<String> {
-        self.installed_that(|definition, _| definition == Definition::Foreign)
-    }
-
-    /// Names of the installed definitions for which this holds, given their revision.
-    fn installed_that(&self, holds: impl Fn(Definition, u32) -> bool) -> Vec<String> {
         let known = self.known.borrow();
-        let found = known.iter().filter_map(|(name, revision)| {
-            let holds = holds(*self.followed.get(name)?, (*revision)?);
-            holds.then(|| name.clone())
-        });
-        found.collect()
+        let is_outdated = |(name, found): &(&String, &Revision)| match self.followed.get(*name) {
+            Some(Definition::Own { revision, .. }) => found.is_some_and(|found| found < *revision),
+            _ => false,
+        };
+        let outdated = known.iter().filter(is_outdated);
+        outdated.map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether the cluster has the definition of this kind.
@@ -108,7 +101,8 @@ impl Definitions {
             let revision = match event {
                 Ok(definition) => definition.map(|definition| self.revision(&definition)),
                 Err(error) => {
-                    context.metrics.watch_restarted(&CustomResourceDefinition::kind(&()));
+                    let kind = of_kind(&CustomResourceDefinition::kind(&()));
+                    context.metrics.watch_restarts.get_or_create(&kind).inc();
                     let message = describe(&error);
                     tracing::warn!(definition = name, error = message, "watch of a definition broke");
                     if !is_forbidden(&error) || self.known.borrow().contains_key(&name) {
@@ -132,20 +126,19 @@ impl Definitions {
     }
 
     fn record(&self, name: String, revision: Revision, context: &Context) {
-        let before = (self.outdated(), self.foreign());
-        self.known
-            .send_if_modified(|known| known.insert(name, revision) != Some(revision));
-        let outdated = self.outdated();
-        if before == (outdated.clone(), self.foreign()) {
+        let before = self.outdated();
+        let record = |known: &mut BTreeMap<String, Revision>| known.insert(name, revision) != Some(revision);
+        if !self.known.send_if_modified(record) {
             return;
         }
-        if before.0 != outdated && !outdated.is_empty() {
+        let outdated = self.outdated();
+        if before != outdated && !outdated.is_empty() {
             tracing::warn!(
                 definitions = outdated.join(" "),
                 "definitions are older than this operator, so its newer fields are disabled; upgrade the chart slurm-operator-crds"
             );
         }
-        context.metrics.crds_outdated(outdated.len());
+        context.metrics.outdated.set(number(outdated.len()));
         context.triggers.send(&Signal::Everything);
     }
 }
@@ -298,7 +291,7 @@ mod tests {
         definitions.missing(MONITORS).await;
         let mut signals = context.triggers.listen::<Controller>();
         receive(&definitions, &context, MONITORS, Some(definition(MONITORS, None))).await;
-        assert_eq!(definitions.foreign(), [MONITORS]);
+        definitions.installed(MONITORS).await;
         assert!(definitions.outdated().is_empty());
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));
     }

@@ -55,7 +55,7 @@ impl Events {
 
     #[cfg(test)]
     pub(crate) fn recorded() -> (Self, Receiver<Event>) {
-        Self::new(Clock::system(), "test".to_owned(), Metrics::new())
+        Self::new(Clock::system(), "test".to_owned(), Metrics::default())
     }
 
     /// Reports something that needs attention.
@@ -100,7 +100,7 @@ impl Events {
         event.metadata.name = Some(format!("{object}.{:x}{random:04x}", now.as_nanosecond()));
         // A closed channel is the end of the process, or a test.
         if let Err(TrySendError::Full(_)) = self.queue.try_send(event) {
-            self.metrics.event_dropped();
+            self.metrics.dropped_events.inc();
         }
     }
 
@@ -173,7 +173,7 @@ pub(crate) async fn write_to(client: Client, mut waiting: Receiver<Event>, metri
             Ok(Err(error)) => Some(describe(&error)),
             Err(_) => Some("no response".to_owned()),
         };
-        metrics.event_dropped();
+        metrics.dropped_events.inc();
         if let Some(error) = error {
             tracing::warn!(error, namespace, "cannot write an event");
         }

@@ -6,8 +6,6 @@
 
 use serde_json::Value;
 
-use crate::compare::{ListKind, same_identity};
-
 /// JSON pointers to the foreign entries, in an order in which they can be removed one after the other.
 pub(crate) fn extras(kind: &str, desired: &Value, observed: &Value) -> Vec<String> {
     let mut found = Vec::new();
@@ -17,7 +15,7 @@ pub(crate) fn extras(kind: &str, desired: &Value, observed: &Value) -> Vec<Strin
     found
 }
 
-/// The lists and maps of a kind that are ours alone.
+/// The lists and maps of a kind that are ours alone. Desired Secrets have `data`, not `stringData`.
 fn owned(kind: &str) -> &'static [&'static str] {
     match kind {
         "ConfigMap" => &["/data", "/binaryData"],
@@ -46,10 +44,10 @@ fn collect(path: &str, desired: Option<&Value>, observed: Option<&Value>, found:
             let desired = desired.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             let all = if desired.is_empty() { observed } else { desired };
             let field = path.rsplit('/').next().unwrap_or_default();
-            let wanted = |element: &Value| match ListKind::of(field, all) {
-                ListKind::Map(keys) => desired.iter().find(|desired| same_identity(keys, desired, element)),
+            let wanted = |element: &Value| match merge_keys(field, all) {
+                Some(keys) => desired.iter().find(|desired| same_identity(keys, desired, element)),
                 // The list is one value: an apply sets it if it is desired; else all of it is foreign.
-                ListKind::Set | ListKind::Atomic => desired.first(),
+                None => desired.first(),
             };
             // Inside containers first: removing a container shifts those behind it.
             if matches!(field, "containers" | "initContainers") {
@@ -71,6 +69,33 @@ fn collect(path: &str, desired: Option<&Value>, observed: Option<&Value>, found:
         }
         _ => {}
     }
+}
+
+/// The fields by which the API server identifies the elements of the list in this field (`x-kubernetes-list-map-keys`).
+/// `None` if the list is one value. `ports` is a list of a Service or of a container.
+pub(crate) fn merge_keys(field: &str, elements: &[Value]) -> Option<&'static [&'static str]> {
+    Some(match field {
+        "containers" | "initContainers" | "volumes" | "env" | "imagePullSecrets" => &["name"],
+        "volumeMounts" => &["mountPath"],
+        "ports" if elements.iter().any(|port| port.get("containerPort").is_some()) => &["containerPort", "protocol"],
+        "ports" => &["port", "protocol"],
+        "ownerReferences" => &["uid"],
+        "conditions" => &["type"],
+        "topologySpreadConstraints" => &["topologyKey", "whenUnsatisfiable"],
+        _ => return None,
+    })
+}
+
+/// Whether two elements of a list have the same keys.
+pub(crate) fn same_identity(keys: &[&str], one: &Value, other: &Value) -> bool {
+    keys.iter().all(|key| {
+        let of = |element: &Value| match element.get(key) {
+            None | Some(Value::Null) if *key == "protocol" => Value::from("TCP"),
+            None => Value::Null,
+            Some(value) => value.clone(),
+        };
+        of(one) == of(other)
+    })
 }
 
 /// RFC 6901.

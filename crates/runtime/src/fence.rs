@@ -15,26 +15,21 @@ use crate::lock;
 #[derive(Debug, Clone)]
 pub struct Fence {
     host: Host,
-    state: Arc<Mutex<(FenceNumber, Lead)>>,
+    state: Arc<Mutex<State>>,
 }
 
-/// The number of one command. It is higher than that of every earlier command, also of earlier leaders.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FenceNumber {
+#[derive(Debug, Default)]
+struct State {
     /// The lease's term.
-    pub term: u64,
-    pub sequence: u64,
+    term: u64,
+    /// The sequence of the next command.
+    sequence: u64,
+    /// Until when this process may rely on leading. `None` if it does not lead.
+    leads_until: Option<Instant>,
 }
 
-/// Whether this process leads, and for how long it may rely on it.
-#[derive(Debug, Clone, Copy, Default)]
-enum Lead {
-    #[default]
-    No,
-    Until(Instant),
-    /// This process runs without a lease.
-    Always,
-}
+/// Without a lease a process leads this long: longer than it runs.
+const FOR_EVER: Duration = Duration::from_hours(24 * 365 * 30);
 
 impl Fence {
     /// The fence of a process that does not lead yet.
@@ -45,40 +40,38 @@ impl Fence {
         }
     }
 
-    /// The number of the next command. Each call returns a higher one.
-    pub fn next(&self) -> FenceNumber {
-        let (next, _) = &mut *lock(&self.state);
-        let number = *next;
-        next.sequence += 1;
-        number
+    /// Term and sequence of the next command. They are higher than those of every earlier command, also of earlier leaders.
+    pub fn next(&self) -> (u64, u64) {
+        let mut state = lock(&self.state);
+        state.sequence += 1;
+        (state.term, state.sequence - 1)
     }
 
     /// How long an unnumbered command may take: it must end before another process could lead.
     /// `None` when this process does not lead.
     pub fn remaining(&self) -> Option<Duration> {
-        match lock(&self.state).1 {
-            Lead::No => None,
-            Lead::Always => Some(Duration::MAX),
-            Lead::Until(end) => end
-                .checked_duration_since(self.host.instant())
-                .filter(|left| !left.is_zero()),
-        }
+        let left = lock(&self.state)
+            .leads_until?
+            .checked_duration_since(self.host.instant());
+        left.filter(|left| !left.is_zero())
     }
 
     /// Begins a term. The sequence starts at the clock's microseconds, so that it is above that of an earlier process
     /// with the same term (no lease, two starts within a minute).
     pub fn begin(&self, term: u64, now: Timestamp, until: Option<Instant>) {
-        let sequence = u64::try_from(now.as_microsecond()).unwrap_or_default();
-        let lead = until.map_or(Lead::Always, Lead::Until);
-        *lock(&self.state) = (FenceNumber { term, sequence }, lead);
+        *lock(&self.state) = State {
+            term,
+            sequence: u64::try_from(now.as_microsecond()).unwrap_or_default(),
+            leads_until: Some(until.unwrap_or_else(|| self.host.instant() + FOR_EVER)),
+        };
     }
 
     pub(crate) fn extend(&self, until: Instant) {
-        lock(&self.state).1 = Lead::Until(until);
+        lock(&self.state).leads_until = Some(until);
     }
 
     pub(crate) fn end(&self) {
-        lock(&self.state).1 = Lead::No;
+        lock(&self.state).leads_until = None;
     }
 }
 

@@ -3,6 +3,8 @@
 //! Only managedFields tell whether a field that we no longer want is still ours. Without them a write could be skipped
 //! although it would remove a field.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::hash;
@@ -11,32 +13,20 @@ use crate::hash;
 pub(crate) const MANAGER_PREFIX: &str = "slurm-operator/";
 
 /// The hash of the applied fields, by manager.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct FieldSets(Vec<(String, u64)>);
+pub(crate) type FieldSets = BTreeMap<String, u64>;
 
-impl FieldSets {
-    /// Reads an object's managedFields. Only applies to the object itself count, not to its subresources.
-    pub(crate) fn read(meta: &ObjectMeta) -> Self {
-        let ours = meta.managed_fields.iter().flatten().filter_map(|entry| {
-            let name = entry.manager.as_deref()?;
-            let applied =
-                entry.operation.as_deref() == Some("Apply") && entry.subresource.as_deref().is_none_or(str::is_empty);
-            // The API server writes the text of a field set in a fixed order.
-            let fields = || entry.fields_v1.as_ref().map(|fields| fields.0.to_string());
-            let is_ours = applied && name.starts_with(MANAGER_PREFIX);
-            is_ours.then(|| (name.to_owned(), hash(&(&entry.api_version, fields()))))
-        });
-        Self(ours.collect())
-    }
-
-    /// Whether any of our managers has applied to the object.
-    pub(crate) fn any(&self) -> bool {
-        !self.0.is_empty()
-    }
-
-    pub(crate) fn of(&self, manager: &str) -> Option<u64> {
-        self.0.iter().find(|(name, _)| name == manager).map(|(_, hash)| *hash)
-    }
+/// Reads an object's managedFields. Only applies to the object itself count, not to its subresources.
+pub(crate) fn field_sets(meta: &ObjectMeta) -> FieldSets {
+    let ours = meta.managed_fields.iter().flatten().filter_map(|entry| {
+        let name = entry.manager.as_deref()?;
+        let applied =
+            entry.operation.as_deref() == Some("Apply") && entry.subresource.as_deref().is_none_or(str::is_empty);
+        // The API server writes the text of a field set in a fixed order.
+        let fields = || entry.fields_v1.as_ref().map(|fields| fields.0.to_string());
+        let is_ours = applied && name.starts_with(MANAGER_PREFIX);
+        is_ours.then(|| (name.to_owned(), hash(&(&entry.api_version, fields()))))
+    });
+    ours.collect()
 }
 
 #[cfg(test)]
@@ -50,13 +40,13 @@ mod tests {
     }
 
     fn read(entries: &[Value]) -> FieldSets {
-        FieldSets::read(&serde_json::from_value(json!({ "managedFields": entries })).unwrap())
+        field_sets(&serde_json::from_value(json!({ "managedFields": entries })).unwrap())
     }
 
     const OURS: &str = "slurm-operator/controller";
 
     fn hash_of(fields: &Value) -> Option<u64> {
-        read(&[entry(OURS, "Apply", "", fields)]).of(OURS)
+        read(&[entry(OURS, "Apply", "", fields)]).get(OURS).copied()
     }
 
     #[test]

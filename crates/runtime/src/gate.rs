@@ -49,8 +49,8 @@ pub(crate) fn wrote<K: Object>(registry: &Registry, object: &K) {
     let Some(version) = resource_version(object) else {
         return;
     };
-    let (cache, key) = (registry.cache::<K>(), Key::of(object));
-    Journal::add(async move { cache.wait_until(|cache| cache.has_seen(&key, version)).await });
+    let cache = registry.cache::<K>();
+    Journal::add(async move { cache.wait_until(|cache| cache.has_seen(version)).await });
 }
 
 /// Records that the object with this UID was or is being deleted.

@@ -80,7 +80,7 @@ impl Election {
                 self.deadline = asked + RENEW_WITHIN;
                 let fence = &self.context.fence;
                 fence.begin(term, self.context.clock.now(), Some(self.deadline));
-                self.context.metrics.leads(true);
+                self.context.metrics.leader.set(1);
                 tracing::info!(term, "leading");
                 return;
             }
@@ -153,7 +153,7 @@ impl Election {
 
     fn end(&self) {
         self.context.fence.end();
-        self.context.metrics.leads(false);
+        self.context.metrics.leader.set(0);
     }
 
     /// Renews the Lease, or returns its new holder.

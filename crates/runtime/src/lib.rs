@@ -9,12 +9,10 @@
 #![warn(clippy::disallowed_methods)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-mod backoff;
 mod cache;
 mod change;
 mod clients;
 mod clock;
-mod compare;
 mod definitions;
 mod error;
 mod events;
@@ -37,7 +35,6 @@ mod queue;
 mod reconciler;
 mod registry;
 mod serve;
-mod stop;
 mod trigger;
 mod watch;
 mod work;
@@ -61,7 +58,7 @@ pub use clock::Clock;
 pub use definitions::Definitions;
 pub use error::Error;
 pub use events::Events;
-pub use fence::{Fence, FenceNumber};
+pub use fence::Fence;
 pub use finish::{Applied, CHILD_REFUSED, Failure, NAME_TAKEN, RETRYING, Warning};
 pub use key::Key;
 pub use lease::{Contender, Lost};
@@ -71,10 +68,9 @@ pub use operator::{Operator, Options};
 pub use quantity::Quantity;
 pub use reconciler::{Outcome, Reconciler, State};
 pub use registry::Registry;
-pub use stop::{Stop, Stopper};
 pub use trigger::{Signal, Trigger, Triggers};
 pub use watch::UNDECODABLE;
-pub use write::{Created, TAKEN_RETRY, Writer, Written};
+pub use write::{TAKEN_RETRY, Writer, Written};
 
 /// What every kind works with. A clone shares it.
 #[derive(Clone)]
@@ -96,7 +92,7 @@ pub struct Context {
 impl Context {
     /// The context, and the events to write. `instance` is the name of this process in events.
     fn new(clients: Clients, registry: Registry, host: Host, instance: String) -> (Self, Receiver<Event>) {
-        let (clock, metrics) = (Clock::of(host.clone()), Metrics::new());
+        let (clock, metrics) = (Clock::of(host.clone()), Metrics::default());
         let (events, waiting_events) = Events::new(clock.clone(), instance, metrics.clone());
         let context = Self {
             client: clients.calls,

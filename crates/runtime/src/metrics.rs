@@ -10,7 +10,7 @@ use prometheus_client::{
 use crate::lock;
 
 /// The labels of one metric: names and values.
-type Labels<const N: usize> = [(&'static str, String); N];
+pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
 
 macro_rules! metrics {
     ($($field:ident: $type:ty = $new:expr, $name:literal, $help:literal;)+) => {
@@ -18,7 +18,7 @@ macro_rules! metrics {
         #[derive(Debug, Clone)]
         pub struct Metrics {
             registry: Arc<Mutex<Registry>>,
-            $($field: $type,)+
+            $(pub(crate) $field: $type,)+
         }
 
         impl Default for Metrics {
@@ -50,7 +50,8 @@ metrics! {
     outdated: Gauge = Gauge::default(), "crds_outdated", "Definitions older than this operator";
 }
 
-fn number(count: usize) -> i64 {
+/// The value of a gauge.
+pub(crate) fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
@@ -60,10 +61,6 @@ fn durations() -> Histogram {
 }
 
 impl Metrics {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds metrics of the caller.
     pub fn register<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
         register(&mut lock(&self.registry))
@@ -82,42 +79,14 @@ impl Metrics {
         self.durations.get_or_create(&of_kind(kind)).observe(seconds);
     }
 
-    pub(crate) fn queue(&self, kind: &str, depth: usize, running: usize) {
-        self.depth.get_or_create(&of_kind(kind)).set(number(depth));
-        self.running.get_or_create(&of_kind(kind)).set(number(running));
-    }
-
     pub(crate) fn wrote(&self, verb: &str, kind: &str, result: &str) {
         let labels = [("verb", verb), ("kind", kind), ("result", result)].map(|(name, value)| (name, value.to_owned()));
         self.writes.get_or_create(&labels).inc();
     }
-
-    pub(crate) fn skipped(&self, kind: &str) {
-        self.skipped.get_or_create(&of_kind(kind)).inc();
-    }
-
-    pub(crate) fn leads(&self, leads: bool) {
-        self.leader.set(i64::from(leads));
-    }
-
-    pub(crate) fn watch_restarted(&self, kind: &str) {
-        self.watch_restarts.get_or_create(&of_kind(kind)).inc();
-    }
-
-    pub(crate) fn undecodable(&self, kind: &str) {
-        self.undecodable.get_or_create(&of_kind(kind)).inc();
-    }
-
-    pub(crate) fn event_dropped(&self) {
-        self.dropped_events.inc();
-    }
-
-    pub(crate) fn crds_outdated(&self, count: usize) {
-        self.outdated.set(number(count));
-    }
 }
 
-fn of_kind(kind: &str) -> Labels<1> {
+/// The labels of a metric by kind.
+pub(crate) fn of_kind(kind: &str) -> Labels<1> {
     [("kind", kind.to_owned())]
 }
 
@@ -127,10 +96,10 @@ mod tests {
 
     #[test]
     fn metrics_render_as_prometheus_reads_them() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         metrics.reconciled("nodeset", "settled", 0.01);
         metrics.wrote("apply", "Service", "ok");
-        metrics.leads(true);
+        metrics.leader.set(1);
         let text = metrics.render().unwrap();
         for line in [
             "slurm_operator_reconciles_total{kind=\"nodeset\",outcome=\"settled\"} 1",

@@ -1,6 +1,6 @@
 //! The whole process: caches, leader election, kinds and servers, from start to end.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 
 use anyhow::anyhow;
 use futures::future::{BoxFuture, FutureExt as _, pending};
@@ -11,9 +11,10 @@ use tokio::{
     task::{JoinError, JoinSet},
     time::timeout,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Clients, Context, Reconciler, Registry, Stop, Stopper, events,
+    Clients, Context, Reconciler, Registry, events,
     lease::{Contender, Election, next_term},
     serve,
     work::work,
@@ -34,7 +35,7 @@ pub struct Options {
     pub instance: String,
 }
 
-type Start = Box<dyn FnOnce(Stop) -> BoxFuture<'static, ()> + Send>;
+type Start = Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>;
 
 /// The operator before it runs.
 pub struct Operator {
@@ -75,8 +76,9 @@ impl Operator {
         self.kinds.push((R::NAME, start));
     }
 
-    /// Runs until the stop is requested, or until the operator cannot continue.
-    pub async fn run(self, mut stop: Stop) -> anyhow::Result<()> {
+    /// Runs until `stop` returns, or until the operator cannot continue.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let mut stop = pin!(stop);
         let Self {
             options,
             context,
@@ -101,11 +103,11 @@ impl Operator {
         };
         tokio::select! {
             () = begin => {}
-            () = stop.requested() => return Ok(()),
+            () = &mut stop => return Ok(()),
             ended = background.join_next() => return Err(why(ended)),
         }
 
-        let (stopper, stop_kinds) = Stopper::new();
+        let stop_kinds = CancellationToken::new();
         let mut working: Background = JoinSet::new();
         for (name, start) in kinds {
             spawn(&mut working, name, start(stop_kinds.clone()).map(Ok));
@@ -117,14 +119,14 @@ impl Operator {
                     None => pending().await,
                 }
             };
-            tokio::pin!(keep);
+            let mut keep = pin!(keep);
             tokio::select! {
                 lost = &mut keep => return Err(lost.into()),
                 ended = background.join_next() => Err(why(ended)),
                 ended = working.join_next(), if !working.is_empty() => Err(why(ended)),
-                () = stop.requested() => {
+                () = stop => {
                     tracing::info!("stopping");
-                    stopper.stop();
+                    stop_kinds.cancel();
                     // The lease is held until the last write is done.
                     tokio::select! {
                         lost = &mut keep => return Err(lost.into()),
@@ -173,7 +175,7 @@ fn lead_without_lease(context: &Context) {
     let now = context.clock.now();
     let term = u64::try_from(next_term(None, now)).unwrap_or_default();
     context.fence.begin(term, now, None);
-    context.metrics.leads(true);
+    context.metrics.leader.set(1);
 }
 
 fn start_servers(tasks: &mut Background, options: &Options, context: &Context) {

@@ -1,6 +1,6 @@
 //! Fills the caches from the API server, with one watch per kind and namespace.
 
-use std::pin::pin;
+use std::{collections::HashSet, pin::pin};
 
 use futures::{Stream, StreamExt};
 use kube::{
@@ -8,7 +8,9 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 
-use crate::{Cache, Context, Definition, Key, Object, Reach, Signal, cache::Intake, definitions::name_of, error};
+use crate::{
+    Cache, Context, Definition, Delta, Key, Object, Reach, Signal, definitions::name_of, error, metrics::of_kind,
+};
 
 /// Reason: an object cannot be decoded.
 pub const UNDECODABLE: &str = "Undecodable";
@@ -64,7 +66,11 @@ pub(crate) fn describe(error: &watcher::Error) -> String {
 
 /// One watch, from its events to the cache.
 pub(crate) struct Watch<K> {
-    intake: Intake<K>,
+    cache: Cache<K>,
+    /// The watched namespace, or `None` for all.
+    namespace: Option<String>,
+    /// The keys of the list that is being received, so far.
+    listed: HashSet<Key>,
     context: Context,
     /// Its name in health and logs.
     name: String,
@@ -78,7 +84,9 @@ impl<K: Object> Watch<K> {
             .map_or_else(|| kind.to_string(), |namespace| format!("{kind} in {namespace}"));
         context.health.synced(&name, false);
         Self {
-            intake: Intake::new(cache, namespace),
+            cache,
+            namespace,
+            listed: HashSet::new(),
             context,
             name,
         }
@@ -103,7 +111,8 @@ impl<K: Object> Watch<K> {
                     tracing::debug!(watch = self.name, "kind is not served yet");
                 }
                 Err(error) => {
-                    self.context.metrics.watch_restarted(&K::kind(&()));
+                    let restarts = &self.context.metrics.watch_restarts;
+                    restarts.get_or_create(&of_kind(&K::kind(&()))).inc();
                     tracing::warn!(watch = self.name, error = describe(&error), "watch broke");
                 }
             }
@@ -111,14 +120,8 @@ impl<K: Object> Watch<K> {
     }
 
     fn take(&mut self, event: watcher::Event<DeserializeGuard<K>>) {
-        use watcher::Event::{Apply, InitApply, InitDone};
-        if let InitApply(object) | Apply(object) = &event
-            && let Err(invalid) = &object.0
-        {
-            self.report_undecodable(object, &invalid.error);
-        }
-        let full = matches!(event, InitDone);
-        for delta in self.intake.take(event) {
+        let full = matches!(event, watcher::Event::InitDone);
+        for delta in self.store(event) {
             self.context.triggers.send(&Signal::Change(delta.into()));
         }
         if full {
@@ -126,9 +129,40 @@ impl<K: Object> Watch<K> {
         }
     }
 
+    /// Writes an event into the cache and returns what changed.
+    pub(crate) fn store(&mut self, event: watcher::Event<DeserializeGuard<K>>) -> Vec<Delta<K>> {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let changed = match event {
+            Init => {
+                self.listed.clear();
+                None
+            }
+            // Each object is stored at once, so that a list never needs the memory of two.
+            InitApply(object) => {
+                self.listed.insert(Key::of(&object));
+                self.insert(object)
+            }
+            InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                return self.cache.sweep(self.namespace.as_deref(), &listed);
+            }
+            Apply(object) => self.insert(object),
+            Delete(object) => self.cache.remove(&object),
+        };
+        changed.into_iter().collect()
+    }
+
+    /// Stores an object. Of one that cannot be decoded, the last version that could be stays.
+    fn insert(&self, object: DeserializeGuard<K>) -> Option<Delta<K>> {
+        if let Err(invalid) = &object.0 {
+            self.report_undecodable(&object, &invalid.error);
+        }
+        self.cache.insert(object.0.ok()?)
+    }
+
     fn report_undecodable(&self, object: &DeserializeGuard<K>, error: &str) {
         let (kind, key) = (K::kind(&()), Key::of(object));
-        self.context.metrics.undecodable(&kind);
+        self.context.metrics.undecodable.get_or_create(&of_kind(&kind)).inc();
         tracing::warn!(%kind, object = %key, error, "cannot decode an object");
         let message = format!("{kind} {key} cannot be decoded and is ignored: {error}; correct it with kubectl edit");
         self.context.events.warn(object, UNDECODABLE, message);

@@ -13,10 +13,15 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::{
-    Change, Context, Error, Key, Outcome, Reconciler, Signal, Stop, gate::Journal, health::TURN, queue::Queue,
+    Change, Context, Error, Key, Outcome, Reconciler, Signal,
+    gate::Journal,
+    health::TURN,
+    metrics::{number, of_kind},
+    queue::Queue,
 };
 
 /// Far above the timeouts of the requests in a reconcile.
@@ -34,7 +39,7 @@ const RESYNC_SPREAD: Duration = Duration::from_mins(1);
 const FINISH: Duration = Duration::from_secs(20);
 
 /// Runs the kind until the stop is requested, then waits for running reconciles.
-pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut stop: Stop) {
+pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, stop: CancellationToken) {
     // Listen first, then list: a change in between is seen twice instead of never.
     let mut signals = context.triggers.listen::<R::Object>();
     let health = context.health.clone();
@@ -47,7 +52,7 @@ pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut sto
     };
     work.handle(Signal::Everything);
     let mut resync = work.instant() + RESYNC;
-    while !stop.is_requested() {
+    while !stop.is_cancelled() {
         health.turned(R::NAME);
         work.start_ready();
         let turn = work.instant() + TURN;
@@ -55,7 +60,7 @@ pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, mut sto
         let due = work.queue.next_due().filter(|_| work.running.len() < AT_ONCE);
         let wake = due.unwrap_or(turn).min(turn).min(resync);
         tokio::select! {
-            () = stop.requested() => break,
+            () = stop.cancelled() => break,
             Some(signal) = signals.recv() => {
                 work.handle(signal);
                 // A burst of changes becomes one set of keys before a reconcile starts.
@@ -84,13 +89,8 @@ struct Work<R> {
     written: HashMap<Key, Journal>,
 }
 
-/// A reconcile that has ended.
-struct Ended {
-    key: Key,
-    journal: Journal,
-    started: Instant,
-    result: Result<Outcome, Error>,
-}
+/// A reconcile that has ended: of which object, with its writes, its start and its result.
+type Ended = (Key, Journal, Instant, Result<Outcome, Error>);
 
 impl<R: Reconciler> Work<R> {
     fn instant(&self) -> Instant {
@@ -107,15 +107,16 @@ impl<R: Reconciler> Work<R> {
             Signal::Everything => self.everything(),
             Signal::Wake(key) => vec![key],
         };
+        let now = self.instant();
         for key in keys {
-            self.queue.add(key);
+            self.queue.add(key, now);
         }
     }
 
     fn resync(&mut self) {
         let now = self.instant();
         for key in self.everything() {
-            self.queue.add_at(key, now + RESYNC_SPREAD.mul_f64(self.jitter()));
+            self.queue.add(key, now + RESYNC_SPREAD.mul_f64(self.jitter()));
         }
     }
 
@@ -140,8 +141,10 @@ impl<R: Reconciler> Work<R> {
             };
             self.start(key);
         }
-        let metrics = &self.context.metrics;
-        metrics.queue(R::NAME, self.queue.depth(), self.running.len());
+        let (metrics, kind) = (&self.context.metrics, of_kind(R::NAME));
+        let depth = self.queue.depth(self.instant());
+        metrics.depth.get_or_create(&kind).set(number(depth));
+        metrics.running.get_or_create(&kind).set(number(self.running.len()));
     }
 
     fn start(&mut self, key: Key) {
@@ -160,23 +163,12 @@ impl<R: Reconciler> Work<R> {
                 Ok(Err(panic)) => Err(Error::Panic(message_of(panic.as_ref()).to_owned())),
                 Err(_) => Err(Error::Deadline(DEADLINE)),
             };
-            Ended {
-                key,
-                journal,
-                started,
-                result,
-            }
+            (key, journal, started, result)
         };
         self.running.spawn(reconcile.instrument(span));
     }
 
-    fn ended(&mut self, ended: Ended) {
-        let Ended {
-            key,
-            journal,
-            started,
-            result,
-        } = ended;
+    fn ended(&mut self, (key, journal, started, result): Ended) {
         let now = self.instant();
         let label = match result {
             Ok(outcome) => {
@@ -210,7 +202,9 @@ impl<R: Reconciler> Work<R> {
     async fn finish(mut self) {
         let all = async {
             while let Some(ended) = self.running.join_next().await {
-                ended.into_iter().for_each(|ended| self.ended(ended));
+                if let Ok(ended) = ended {
+                    self.ended(ended);
+                }
             }
         };
         if timeout(FINISH, all).await.is_err() {

@@ -1,14 +1,20 @@
 //! Writes to the API server. Everything is written through a [`Writer`].
 
 mod desired;
-mod memory;
 mod pod_conditions;
 mod status;
 mod takeover;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    any::TypeId,
+    collections::{BTreeSet, HashMap},
+    fmt::Debug,
+    hash::Hash,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
@@ -19,16 +25,13 @@ use kube::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::{
-    desired::{Desired, content},
-    memory::{Exchange, Memory},
-};
+use self::desired::{Desired, content};
 use crate::{
     Cache, Context, Error, Key, Object, Trigger,
-    compare::first_gap,
     extras::extras,
-    field_sets::{FieldSets, MANAGER_PREFIX},
-    gate, hash,
+    field_sets::{MANAGER_PREFIX, field_sets},
+    gate, hash, lock,
+    metrics::of_kind,
     ownership::Ownership,
 };
 
@@ -41,17 +44,12 @@ pub const TAKEN_RETRY: Duration = Duration::from_mins(1);
 /// How many conflicts with other writers are retried at once.
 const CONFLICT_RETRIES: u32 = 3;
 
+/// With more exchanges than this the memory is cleared, which costs one request per object.
+const MAX_REMEMBERED: usize = 100_000;
+
 /// A kind that can be written: a namespaced one.
 pub trait Written: Object + Resource<Scope = NamespaceResourceScope> {}
 impl<K: Object + Resource<Scope = NamespaceResourceScope>> Written for K {}
-
-/// The result of a create.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Created<K> {
-    New(K),
-    /// An object of that name already existed and was left unchanged.
-    Exists,
-}
 
 /// Writes for one kind, under a field manager of its own. A clone shares its memory.
 #[derive(Debug, Clone)]
@@ -60,8 +58,11 @@ pub struct Writer {
     manager: String,
     /// Wakes objects of the kind.
     trigger: Trigger,
-    memory: Arc<Memory>,
+    last: Arc<Mutex<LastExchanges>>,
 }
+
+/// The hash of the last exchange by verb, kind and object: see [`Writer::is_last`].
+type LastExchanges = HashMap<(&'static str, TypeId, Key), u64>;
 
 impl Writer {
     /// The writer of the children of kind `K`: the field manager is `slurm-operator/` with the kind in lower case.
@@ -70,14 +71,14 @@ impl Writer {
             context: context.clone(),
             manager: format!("{MANAGER_PREFIX}{}", K::kind(&()).to_lowercase()),
             trigger: context.triggers.of::<K>(),
-            memory: Arc::default(),
+            last: Arc::default(),
         }
     }
 
     /// Applies an object. It is created if there is none of that name; an existing one is changed, by a forced server-side
     /// apply, only if it has one of the desired owners: else the result is [`Error::Taken`]. Fields that an earlier apply
     /// set and this one does not are removed, and so are foreign entries of lists and maps that are ours alone. No request
-    /// is made when nothing would change; the result is then the cached object.
+    /// is made if the cached object is as the same apply left it.
     pub async fn apply<K: Written>(&self, desired: &K) -> Result<K, Error> {
         self.apply_shared(desired, None).await
     }
@@ -99,27 +100,18 @@ impl Writer {
         if field_set.is_none() {
             Box::pin(self.take_over::<K>(key, uid, None)).await?;
         }
-        let value = to_value(observed)?;
-        let gap = first_gap(&desired.value, &value);
-        let last = self.memory.read(observed, |known| known.applied);
-        let is_last =
-            field_set.is_some() && last.is_some_and(|last| last.sent == desired.hash && last.field_set == field_set);
-        // If a field is missing although nothing changed since the last apply, the API server does not accept it.
-        let accepted = || last.is_some_and(|last| last.result == content(&value));
-        if is_last && (gap.is_none() || accepted()) {
-            let removed = self.remove_extras(&desired, observed, &value).await?;
-            if removed.is_none() {
-                self.context.metrics.skipped(&kind);
-            }
-            return Ok(removed.unwrap_or_else(|| observed.clone()));
+        let before = content(observed)?;
+        if field_set.is_some() && self.is_last("apply", observed, &desired.exchange(&before, field_set)) {
+            self.context.metrics.skipped.get_or_create(&of_kind(&kind)).inc();
+            return Ok(observed.clone());
         }
-        if let Some(field) = gap {
-            tracing::info!(%kind, object = %key, field, "changing");
-        } else {
-            // Fields that were ours before may have to be removed; after a start this takes one request per object.
-            tracing::debug!(%kind, object = %key, "confirming");
+        tracing::debug!(%kind, object = %key, "applying");
+        let applied: K = Box::pin(self.send(uid, &desired)).await?;
+        // After a start every object is applied once, because fields that were ours before may have to be removed.
+        if let Some(first) = json_patch::diff(&before, &content(&applied)?).first() {
+            tracing::info!(%kind, object = %key, field = %first.path(), "changed");
         }
-        self.send(uid, &desired).await
+        Ok(applied)
     }
 
     /// Applies an object that is not in the cache: it does not exist, nothing about it is ours, or the watch lags.
@@ -129,9 +121,9 @@ impl Writer {
         tracing::info!(kind = %K::kind(&()), object = %key, "creating");
         let found: K = match self.post::<K>(key, &desired.value).await {
             Err(error) if error.has_code(409) => {
-                let found = self.fetch::<K>(key).await?;
-                let field_set = FieldSets::read(found.meta()).of(&self.manager);
-                self.check_owner(&found, &desired.owners, field_set.is_some())?;
+                let found = self.get::<K>(&key.namespace, &key.name).await?;
+                let applied = field_sets(found.meta()).contains_key(&self.manager);
+                self.check_owner(&found, &desired.owners, applied)?;
                 found
             }
             created => created?,
@@ -179,57 +171,45 @@ impl Writer {
         let parameters = PatchParams::apply(&self.manager).force();
         let api = self.api::<K>(&key.namespace);
         let patch = Patch::Apply(desired.for_uid(uid.unwrap_or_default()));
-        let mut applied = self
+        let applied = self
             .write("apply", key, api.patch(&key.name, &parameters, &patch))
             .await?;
-        let field_set = FieldSets::read(applied.meta()).of(&self.manager);
+        let mut applied = self.remove_extras(desired, applied).await?;
+        let field_set = field_sets(applied.meta()).get(&self.manager).copied();
         self.cache::<K>().trim(&mut applied);
-        let value = to_value(&applied)?;
-        let exchange = Exchange {
-            sent: desired.hash,
-            result: content(&value),
-            field_set,
-        };
-        self.memory.change(&applied, |known| known.applied = Some(exchange));
-        let removed = self.remove_extras(desired, &applied, &value).await?;
-        Ok(removed.unwrap_or(applied))
+        let exchange = desired.exchange(&content(&applied)?, field_set);
+        self.remember("apply", &applied, &exchange);
+        Ok(applied)
     }
 
-    /// Removes foreign fields from lists and maps that are ours alone. `None` if there are none, or if they were re-added
-    /// at once (by an admission webhook): removing them again would never end.
-    async fn remove_extras<K: Written>(
-        &self,
-        desired: &Desired,
-        observed: &K,
-        value: &Value,
-    ) -> Result<Option<K>, Error> {
+    /// Removes foreign fields from lists and maps that are ours alone. Those that are re-added at once (by an admission
+    /// webhook) stay: removing them again would never end.
+    async fn remove_extras<K: Written>(&self, desired: &Desired, mut object: K) -> Result<K, Error> {
         let (key, kind) = (&desired.key, K::kind(&()));
-        let read = |value: &Value| extras(&kind, &desired.value, value);
-        let mut found = read(value);
-        let mut version = observed.meta().resource_version.clone();
-        if found.is_empty() || self.memory.read(observed, |known| known.futile) == Some(hash(&found)) {
-            return Ok(None);
+        let read = |object: &K| Ok::<_, Error>(extras(&kind, &desired.value, &to_value(object)?));
+        let mut found = read(&object)?;
+        if found.is_empty() {
+            return Ok(object);
         }
         tracing::info!(%kind, object = %key, fields = found.join(" "), "removing foreign fields");
         let mut retries = 1..=CONFLICT_RETRIES;
         let cleaned: K = loop {
             let removals = found.iter().map(|path| json!({"op": "remove", "path": path}));
-            match self.patch_version(key, version.as_deref(), removals.collect()).await {
+            let version = object.meta().resource_version.as_deref();
+            match self.patch_version(key, version, removals.collect()).await {
                 // The object's controller may write its status at any moment.
                 Err(Error::Conflict { .. }) if retries.next().is_some() => {
-                    let now = self.fetch::<K>(key).await?;
-                    version.clone_from(&now.meta().resource_version);
-                    found = read(&to_value(&now)?);
+                    object = self.get::<K>(&key.namespace, &key.name).await?;
+                    found = read(&object)?;
                 }
                 cleaned => break cleaned?,
             }
         };
-        let left = read(&to_value(&cleaned)?);
+        let left = read(&cleaned)?;
         if !left.is_empty() {
             tracing::warn!(%kind, object = %key, fields = left.join(" "), "foreign fields were re-added; leaving them");
-            self.memory.change(&cleaned, |known| known.futile = Some(hash(&left)));
         }
-        Ok(Some(without_managed_fields(cleaned)))
+        Ok(cleaned)
     }
 
     /// Sends a JSON patch for this version only: in another one the same path may be another field.
@@ -250,21 +230,20 @@ impl Writer {
         })
     }
 
-    /// Creates an object. A retry after a lost response returns `Exists` too: check the object's owner before treating it
-    /// as foreign.
-    pub async fn create<K: Written>(&self, object: &K) -> Result<Created<K>, Error> {
+    /// Creates an object. `None` if one of that name exists, which is left unchanged. After a lost response a retry returns
+    /// `None` too: check the object's owner before treating it as foreign.
+    pub async fn create<K: Written>(&self, object: &K) -> Result<Option<K>, Error> {
         self.create_json(&to_value(object)?).await
     }
 
     /// Like [`create`](Self::create), for a manifest: fields that our types do not know reach the API server.
-    pub async fn create_json<K: Written>(&self, manifest: &Value) -> Result<Created<K>, Error> {
+    pub async fn create_json<K: Written>(&self, manifest: &Value) -> Result<Option<K>, Error> {
         let meta = |field: &str| manifest.get("metadata")?.get(field)?.as_str();
         let key = Key::new(meta("namespace").unwrap_or_default(), meta("name").unwrap_or_default());
         tracing::info!(kind = %K::kind(&()), object = %key, "creating");
         match self.post::<K>(&key, manifest).await {
-            Ok(created) => Ok(Created::New(without_managed_fields(created))),
-            Err(error) if error.has_code(409) => Ok(Created::Exists),
-            Err(error) => Err(error),
+            Err(error) if error.has_code(409) => Ok(None),
+            created => created.map(Some),
         }
     }
 
@@ -285,13 +264,9 @@ impl Writer {
 
     /// Gets the object of this name from the API server, for one that exists although it is not in the cache.
     pub async fn get<K: Written>(&self, namespace: &str, name: &str) -> Result<K, Error> {
-        let found = self.fetch(&Key::new(namespace, name)).await?;
-        Ok(without_managed_fields(found))
-    }
-
-    async fn fetch<K: Written>(&self, key: &Key) -> Result<K, Error> {
-        let api = self.api::<K>(&key.namespace);
-        self.call::<K, _>("get", key, api.get(&key.name)).await
+        let api = self.api::<K>(namespace);
+        self.call::<K, _>("get", &Key::new(namespace, name), api.get(name))
+            .await
     }
 
     /// Deletes the object with this UID only. It is no error if it is gone or was replaced.
@@ -334,11 +309,11 @@ impl Writer {
 
     /// Sends a JSON merge patch. With `metadata.uid` or `metadata.resourceVersion` in it, it applies to that object or that
     /// version only.
-    pub async fn patch<K: Written>(&self, namespace: &str, name: &str, merge_patch: Value) -> Result<K, Error> {
+    pub async fn patch<K: Written>(&self, namespace: &str, name: &str, merge_patch: Value) -> Result<(), Error> {
         let key = Key::new(namespace, name);
         tracing::info!(kind = %K::kind(&()), object = %key, patch = %merge_patch, "patching");
-        let patched = self.send_patch(&key, &Patch::Merge(merge_patch)).await?;
-        Ok(without_managed_fields(patched))
+        let patched = self.send_patch::<K>(&key, &Patch::Merge(merge_patch)).await;
+        patched.map(drop)
     }
 
     /// Like [`patch`](Self::patch), but it is no error if the object is gone or was replaced.
@@ -380,12 +355,9 @@ impl Writer {
         let read = |object: &K| -> Result<Value, Error> {
             Ok(to_value(object)?.get_mut("status").map(Value::take).unwrap_or_default())
         };
-        let before = read(observed)?;
-        let sent = hash(&status.to_string());
-        let last = self.memory.read(observed, |known| known.status);
-        // An older definition drops fields it does not know; sending them again would not change that.
-        let accepted = last.is_some_and(|last| last.sent == sent && last.result == hash(&before.to_string()));
-        let Some(change) = status::change(&before, status).filter(|_| !accepted) else {
+        let (before, sent) = (read(observed)?, status.to_string());
+        let is_last = self.is_last("status", observed, &(&sent, before.to_string()));
+        let Some(change) = status::change(&before, status).filter(|_| !is_last) else {
             return Ok(false);
         };
         tracing::debug!(kind = %K::kind(&()), object = %key, status = %change, "writing the status");
@@ -393,12 +365,7 @@ impl Writer {
         let Some(written) = self.write_status::<K>(&key, &patch).await? else {
             return Ok(false);
         };
-        let exchange = Exchange {
-            sent,
-            result: hash(&read(&written)?.to_string()),
-            field_set: None,
-        };
-        self.memory.change(&written, |known| known.status = Some(exchange));
+        self.remember("status", &written, &(&sent, read(&written)?.to_string()));
         Ok(true)
     }
 
@@ -429,6 +396,23 @@ impl Writer {
 
     fn cache<K: Written>(&self) -> Cache<K> {
         self.context.registry.cache()
+    }
+
+    /// Whether the last write of this verb to the object was this exchange: what was sent, and the result. If the same is
+    /// sent to an object that is as that write left it, nothing changes, even if the result lacks a field: an older API
+    /// server or definition drops fields it does not know.
+    fn is_last<K: Written>(&self, verb: &'static str, object: &K, exchange: &impl Hash) -> bool {
+        let about = (verb, TypeId::of::<K>(), Key::of(object));
+        lock(&self.last).get(&about) == Some(&hash(&(&object.meta().uid, exchange)))
+    }
+
+    fn remember<K: Written>(&self, verb: &'static str, written: &K, exchange: &impl Hash) {
+        let mut last = lock(&self.last);
+        if last.len() >= MAX_REMEMBERED {
+            last.clear();
+        }
+        let about = (verb, TypeId::of::<K>(), Key::of(written));
+        last.insert(about, hash(&(&written.meta().uid, exchange)));
     }
 
     /// Sends a write. The next reconcile waits for it.
@@ -492,9 +476,4 @@ fn not_serializable<K: Written>(key: &Key, error: &serde_json::Error) -> Error {
         object: describe::<K>(key),
         message: error.to_string(),
     }
-}
-
-fn without_managed_fields<K: Resource>(mut object: K) -> K {
-    object.meta_mut().managed_fields = None;
-    object
 }

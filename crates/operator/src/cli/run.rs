@@ -17,7 +17,7 @@ use crate::{
     nodeset::NodeSetReconciler,
     partition::PartitionReconciler,
     restapi::RestApiReconciler,
-    runtime::{Caches, Clients, Contender, Context, Operator, Options, Stop, Stopper},
+    runtime::{Caches, Clients, Contender, Context, Operator, Options},
     token::TokenReconciler,
 };
 
@@ -111,7 +111,7 @@ async fn operate(clients: Clients, arguments: Arguments) -> anyhow::Result<()> {
         images: arguments.images.or_defaults(),
     };
     let caches = Caches::default();
-    let stop = stop_on_signal(&host)?;
+    let stop = stop_signal()?;
     let mut operator = Operator::new(clients, options, caches.registry().clone(), host);
     let context = Context::new(operator.context(), caches, defaults);
     operator.add(ControllerReconciler::new(context.clone()));
@@ -122,23 +122,19 @@ async fn operate(clients: Clients, arguments: Arguments) -> anyhow::Result<()> {
     operator.add(TokenReconciler::new(context.clone()));
     operator.add(NodeSetReconciler::new(context));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
-    operator.run(stop).await
+    Box::pin(operator.run(stop)).await
 }
 
-/// Stops on SIGTERM, which the kubelet sends, and on SIGINT, for a person at a terminal.
-fn stop_on_signal(host: &Host) -> anyhow::Result<Stop> {
+/// Waits for SIGTERM, which the kubelet sends, or for SIGINT, from a person at a terminal.
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let (stopper, stop) = Stopper::new();
-    let wait = async move {
+    Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        stopper.stop();
-    };
-    host.spawn("signals", wait).detach();
-    Ok(stop)
+    })
 }
 
 #[cfg(test)]

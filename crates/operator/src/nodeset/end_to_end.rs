@@ -23,7 +23,7 @@ use super::{NodeSetReconciler, fixture};
 use crate::{
     defaults::Defaults,
     runtime::{
-        Caches, Clients, Context, Operator, Options, Stopper,
+        Caches, Clients, Context, Operator, Options,
         fake::{FakeServer, Path},
     },
 };
@@ -139,7 +139,6 @@ async fn answer(Extract(agent): Extract<FakeAgent>, uri: Uri, headers: HeaderMap
 struct World {
     server: FakeServer,
     agent: FakeAgent,
-    _stopper: Stopper,
 }
 
 fn at(plural: &str, name: &str) -> Path {
@@ -192,14 +191,9 @@ impl World {
         let mut operator = Operator::new(clients, Options::default(), caches.registry().clone(), Host::real());
         let context = Context::new(operator.context(), caches, Defaults::default());
         operator.add(NodeSetReconciler::new(context));
-        let (stopper, stop) = Stopper::new();
-        tokio::spawn(operator.run(stop));
+        tokio::spawn(operator.run(std::future::pending()));
         tokio::spawn(run_pods(server.clone(), agent.clone()));
-        Self {
-            server,
-            agent,
-            _stopper: stopper,
-        }
+        Self { server, agent }
     }
 
     fn workers(&self) -> Vec<String> {

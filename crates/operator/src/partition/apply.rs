@@ -112,5 +112,5 @@ async fn write_finalizers(writer: &Writer, partition: &Partition, with_own: bool
         "finalizers": all,
     } });
     let Key { namespace, name } = Key::of(partition);
-    writer.patch::<Partition>(&namespace, &name, patch).await.map(drop)
+    writer.patch::<Partition>(&namespace, &name, patch).await
 }

@@ -188,7 +188,7 @@ async fn a_missing_object_that_may_be_created_soon_is_no_warning_at_first() {
     let clock = Clock::system();
     let mut young = rest_api(&json!({}));
     young["metadata"]["creationTimestamp"] = format!("{:.0}", clock.now()).into();
-    let (events, mut said) = Events::new(clock.clone(), "test".to_owned(), Metrics::new());
+    let (events, mut said) = Events::new(clock.clone(), "test".to_owned(), Metrics::default());
     let mut context = Context::for_tests(FakeServer::new().client(), Caches::of(vec![young.clone()]));
     context.runtime.events = events;
     let registry = context.registry.clone();
@@ -203,7 +203,8 @@ async fn a_missing_object_that_may_be_created_soon_is_no_warning_at_first() {
     let again = outcome.requeue.unwrap();
     assert!(matches!(outcome.state, State::Blocked { .. }));
 
-    young["metadata"]["creationTimestamp"] = format!("{:.0}", clock.now() - again).into();
+    // Timestamps of objects have whole seconds.
+    young["metadata"]["creationTimestamp"] = format!("{:.0}", clock.now() - again * 2).into();
     registry.insert(&young).unwrap();
     reconciler.reconcile(&key).await.unwrap();
     let event = said.try_recv().unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::compare::{ListKind, same_identity};
+use crate::extras::{merge_keys, same_identity};
 
 /// The object after an apply: what the manager owned and applies no longer is gone, what it applies is there.
 pub(super) fn applied_to(before: &Value, applied: &Value, manager: &str) -> Value {
@@ -32,8 +32,8 @@ fn without(path: &str, field: &str, value: &Value, gone: &BTreeSet<String>) -> O
             let kept: Map<String, Value> = kept.collect();
             (!kept.is_empty()).then_some(kept.into())
         }
-        Value::Array(elements) => match ListKind::of(field, elements) {
-            ListKind::Map(keys) if !elements.is_empty() => {
+        Value::Array(elements) => match merge_keys(field, elements) {
+            Some(keys) if !elements.is_empty() => {
                 let kept = elements
                     .iter()
                     .filter_map(|element| without(&format!("{path}[{}]", identity(keys, element)), "", element, gone));
@@ -152,13 +152,13 @@ fn collect(path: &str, field: &str, value: &Value, found: &mut BTreeSet<String>)
                 collect(&join(path, key), key, value, found);
             }
         }
-        Value::Array(elements) => match ListKind::of(field, elements) {
-            ListKind::Map(keys) => {
+        Value::Array(elements) => match merge_keys(field, elements) {
+            Some(keys) => {
                 for element in elements {
                     collect(&format!("{path}[{}]", identity(keys, element)), "", element, found);
                 }
             }
-            ListKind::Set | ListKind::Atomic => {
+            None => {
                 found.insert(path.to_owned());
             }
         },
@@ -175,8 +175,8 @@ fn merge(field: &str, object: &mut Value, applied: &Value) {
                 merge(key, object.entry(key.clone()).or_insert(Value::Null), applied);
             }
         }
-        (Value::Array(object), Value::Array(applied)) => match ListKind::of(field, applied) {
-            ListKind::Map(keys) => {
+        (Value::Array(object), Value::Array(applied)) => match merge_keys(field, applied) {
+            Some(keys) => {
                 for applied in applied {
                     match object.iter_mut().find(|element| same_identity(keys, element, applied)) {
                         Some(element) => merge("", element, applied),
@@ -184,7 +184,7 @@ fn merge(field: &str, object: &mut Value, applied: &Value) {
                     }
                 }
             }
-            ListKind::Set | ListKind::Atomic => object.clone_from(applied),
+            None => object.clone_from(applied),
         },
         (object, applied) => *object = applied.clone(),
     }
@@ -205,9 +205,9 @@ fn step<'a>(value: &'a Value, path: &str, step: &str) -> Option<&'a Value> {
 }
 
 fn identity_of(field: &str, elements: &[Value], element: &Value) -> String {
-    match ListKind::of(field, elements) {
-        ListKind::Map(keys) => identity(keys, element),
-        ListKind::Set | ListKind::Atomic => String::new(),
+    match merge_keys(field, elements) {
+        Some(keys) => identity(keys, element),
+        None => String::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::compare::{ListKind, same_identity};
+use crate::extras::{merge_keys, same_identity};
 
 pub(super) fn merge(object: &mut Value, patch: &Value) {
     merge_field("", object, patch);
@@ -23,9 +23,9 @@ fn merge_field(field: &str, object: &mut Value, patch: &Value) {
                 }
             }
         }
-        Value::Array(patch) => match (ListKind::of(field, patch), object.as_array_mut()) {
-            (ListKind::Map(keys), Some(elements)) => merge_list(keys, elements, patch),
-            (ListKind::Map(keys), None) => {
+        Value::Array(patch) => match (merge_keys(field, patch), object.as_array_mut()) {
+            (Some(keys), Some(elements)) => merge_list(keys, elements, patch),
+            (Some(keys), None) => {
                 let mut elements = Vec::new();
                 merge_list(keys, &mut elements, patch);
                 *object = elements.into();

@@ -68,7 +68,7 @@ impl Reconciler for Copier {
 }
 
 struct Started {
-    stopper: Stopper,
+    stop: CancellationToken,
     task: tokio::task::JoinHandle<anyhow::Result<()>>,
     runs: Arc<AtomicUsize>,
     stale: Arc<AtomicUsize>,
@@ -95,10 +95,10 @@ fn start(server: &FakeServer, identity: &str) -> Started {
         stale: Arc::clone(&stale),
     };
     operator.add(copier);
-    let (stopper, stop) = Stopper::new();
-    let task = tokio::spawn(operator.run(stop));
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(operator.run(stop.clone().cancelled_owned()));
     Started {
-        stopper,
+        stop,
         task,
         runs,
         stale,
@@ -184,7 +184,7 @@ async fn a_standby_is_warm_and_takes_over_when_the_leader_ends() {
             .is_some()
     );
 
-    first.stopper.stop();
+    first.stop.cancel();
     first.task.await.unwrap().unwrap();
     put_source(&server, "2");
     seconds(3).await;
@@ -213,7 +213,7 @@ async fn a_stop_before_leading_is_a_clean_end() {
     seconds(5).await;
     let second = start(&server, "b");
     seconds(5).await;
-    second.stopper.stop();
+    second.stop.cancel();
     second.task.await.unwrap().unwrap();
     assert!(!first.task.is_finished());
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
 
 use super::*;
-use crate::{Cache, Delta, State, Stopper, fake::FakeServer, registry::tests::registry};
+use crate::{Cache, Delta, State, fake::FakeServer, registry::tests::registry};
 
 /// Does with each object what its name says.
 #[derive(Default)]
@@ -67,7 +67,7 @@ struct Running {
     kind: Arc<Kind>,
     config_maps: Cache<ConfigMap>,
     context: Context,
-    stopper: Stopper,
+    stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -82,14 +82,14 @@ fn run(names: &[&str]) -> Running {
     for name in names {
         config_maps.insert(object(name));
     }
-    let (stopper, stop) = Stopper::new();
+    let stop = CancellationToken::new();
     let context = Context::for_tests(FakeServer::new().client(), registry);
-    let task = tokio::spawn(work(Shared(Arc::clone(&kind)), context.clone(), stop));
+    let task = tokio::spawn(work(Shared(Arc::clone(&kind)), context.clone(), stop.clone()));
     Running {
         kind,
         config_maps,
         context,
-        stopper,
+        stop,
         task,
     }
 }
@@ -187,7 +187,7 @@ async fn a_stop_waits_for_running_reconciles_and_starts_no_new_one() {
     let running = run(&["slow"]);
     seconds(1).await;
     running.config_maps.insert(object("b"));
-    running.stopper.stop();
+    running.stop.cancel();
     running.context.triggers.wake::<ConfigMap>(Key::new("n", "b"));
     let stopped = Instant::now();
     running.task.await.unwrap();
@@ -199,7 +199,7 @@ async fn a_stop_waits_for_running_reconciles_and_starts_no_new_one() {
 async fn a_stop_does_not_wait_for_ever() {
     let running = run(&["hang"]);
     seconds(1).await;
-    running.stopper.stop();
+    running.stop.cancel();
     let stopped = Instant::now();
     running.task.await.unwrap();
     assert_eq!(stopped.elapsed(), FINISH);

@@ -1,18 +1,15 @@
 //! A desired object in the form in which it is sent and compared. Pure.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Error, Key, Written, hash, to_value};
+use super::{Error, Key, Written, to_value};
 
 /// A desired object as it is sent.
 #[derive(Debug)]
 pub(super) struct Desired {
     pub(super) key: Key,
     pub(super) value: Value,
-    /// The hash of the value.
-    pub(super) hash: u64,
     pub(super) owners: Vec<OwnerReference>,
 }
 
@@ -23,12 +20,10 @@ impl Desired {
         if let Some(fields) = value.as_object_mut() {
             fields.insert("apiVersion".to_owned(), K::api_version(&()).into());
             fields.insert("kind".to_owned(), K::kind(&()).into());
-            encode_string_data(fields);
         }
         drop_nulls(&mut value);
         Ok(Self {
             key: Key::of(object),
-            hash: hash(&value.to_string()),
             value,
             owners: object.meta().owner_references.clone().unwrap_or_default(),
         })
@@ -42,13 +37,18 @@ impl Desired {
         }
         value
     }
+
+    /// An apply of this: what is sent, and the result with the hash of the fields that are ours then.
+    pub(super) fn exchange(&self, result: &Value, field_set: Option<u64>) -> (String, String, Option<u64>) {
+        (self.value.to_string(), result.to_string(), field_set)
+    }
 }
 
-/// The hash of an object without what only the API server sets.
-pub(super) fn content(value: &Value) -> u64 {
-    let mut value = value.clone();
+/// An object without what only the API server sets.
+pub(super) fn content<K: Written>(object: &K) -> Result<Value, Error> {
+    let mut value = to_value(object)?;
     remove_own_of_server(&mut value, &[]);
-    hash(&value.to_string())
+    Ok(value)
 }
 
 /// Removes the status, which has an endpoint of its own, and metadata that the API server sets with every write (a
@@ -60,20 +60,6 @@ fn remove_own_of_server(value: &mut Value, more: &[&str]) {
     if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["managedFields", "resourceVersion", "generation"].iter().chain(more) {
             meta.remove(*field);
-        }
-    }
-}
-
-/// Converts `stringData` to `data` as the API server does, so that it can be compared.
-fn encode_string_data(fields: &mut Map<String, Value>) {
-    let Some(Value::Object(texts)) = fields.remove("stringData") else {
-        return;
-    };
-    let data = fields.entry("data").or_insert_with(|| Value::Object(Map::new()));
-    if let Some(data) = data.as_object_mut() {
-        for (key, text) in texts {
-            let encoded = BASE64_STANDARD.encode(text.as_str().unwrap_or_default());
-            data.insert(key, encoded.into());
         }
     }
 }
@@ -92,7 +78,7 @@ pub(super) fn drop_nulls(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    use k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::json;
 
     use super::*;
@@ -108,15 +94,5 @@ mod tests {
             Desired::of(&object).unwrap().value,
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}, "data": {"a": "b"}})
         );
-    }
-
-    #[test]
-    fn string_data_is_sent_as_data() {
-        let secret: Secret =
-            serde_json::from_value(json!({"metadata": {"name": "a"}, "data": {"b": "Yg=="}, "stringData": {"a": "a"}}))
-                .unwrap();
-        let desired = Desired::of(&secret).unwrap().value;
-        assert_eq!(desired["data"], json!({"b": "Yg==", "a": "YQ=="}));
-        assert_eq!(desired.get("stringData"), None);
     }
 }

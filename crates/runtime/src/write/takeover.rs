@@ -25,7 +25,7 @@ impl Writer {
         loop {
             let object = match found.take() {
                 Some(object) => Some(object),
-                None => if_there(self.fetch::<K>(key).await)?,
+                None => if_there(self.get::<K>(&key.namespace, &key.name).await)?,
             };
             // The apply will report that the object is gone or was replaced.
             let Some(object) = object.filter(|object| object.meta().uid.as_deref() == uid) else {

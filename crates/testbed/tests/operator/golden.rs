@@ -236,7 +236,7 @@ impl Operator {
         let (said, heard) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             let is_act = |line: &String| {
-                ["creating", "changing", "patching", "deleting"]
+                ["creating", "changed", "patching", "deleting"]
                     .iter()
                     .any(|word| line.contains(&format!("\"message\":\"{word}\"")))
             };

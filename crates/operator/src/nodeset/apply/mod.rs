@@ -35,7 +35,7 @@ use super::{
 use crate::{
     cluster::{Knowledge, Seen},
     reason,
-    runtime::{Context, Created, Error, Key, Writer, Written},
+    runtime::{Context, Error, Key, Writer, Written},
     template::metadata::owner,
     worker::{ObjectId, Worker},
 };
@@ -203,7 +203,7 @@ impl Executor<'_> {
 
     async fn create_revision(&self, revision: &Value) -> Result<(), Error> {
         let revision: ControllerRevision = read(revision)?;
-        if let Created::Exists = self.writer.create(&revision).await? {
+        if self.writer.create(&revision).await?.is_none() {
             // The cache holds only revisions with an owner. A revision that lost its owner is ours by its name and content.
             let found: ControllerRevision = self.writer.get(&self.key.namespace, &revision.name_any()).await?;
             if !found.owner_references().is_empty() || found.data != revision.data {
@@ -253,7 +253,7 @@ impl Executor<'_> {
     }
 
     async fn patch<K: Written>(&self, name: &str, patch: Value) -> Result<(), Error> {
-        self.writer.patch::<K>(&self.key.namespace, name, patch).await.map(drop)
+        self.writer.patch::<K>(&self.key.namespace, name, patch).await
     }
 
     /// Merges fields into the metadata of an object. Lists are written whole, so it must not have changed since it was read.

@@ -16,7 +16,7 @@ use crate::{
         plan::{Effect, Plan},
     },
     reason,
-    runtime::{Created, Error, Key, Written},
+    runtime::{Error, Key, Written},
     template::metadata::owner,
 };
 
@@ -89,8 +89,8 @@ impl Executor<'_> {
             self.create_claim(&read(claim)?).await?;
         }
         match self.writer.create_json::<Pod>(pod).await {
-            Ok(Created::New(_)) => Ok(()),
-            Ok(Created::Exists) => self.check_existing_pod(name_of(pod)).await,
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => self.check_existing_pod(name_of(pod)).await,
             // A terminating namespace accepts nothing new, and everything in it is deleted.
             Err(error) if error.to_string().contains("is being terminated") => Ok(()),
             Err(error) => {

@@ -237,7 +237,7 @@ impl Session<'_> {
             "annotations": { annotations::PARTITION_MADE_AT: address },
         } });
         let Key { namespace, name } = Key::of(self.partition);
-        self.writer.patch::<Partition>(&namespace, &name, patch).await.map(drop)
+        self.writer.patch::<Partition>(&namespace, &name, patch).await
     }
 
     /// Polls slurmctld. Through slurmrestd, the next reconcile does that.

@@ -155,3 +155,33 @@ async fn a_field_of_the_create_can_be_removed_right_after_it() {
     world.writer.apply(&config_map(json!({"a": "1"}))).await.unwrap();
     assert_eq!(world.stored(CONFIG_MAP)["data"], json!({"a": "1"}));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_change_is_kept_and_costs_one_request() {
+    let world = World::new().await;
+    let desired = config_map(json!({"a": "1"}));
+    world.writer.apply(&desired).await.unwrap();
+    world.settle().await;
+    world.by_hand(CONFIG_MAP, &json!({"metadata": {"labels": {"theirs": "1"}}}));
+    world.settle().await;
+    world.writes();
+    let before = world.stored(CONFIG_MAP);
+    for _ in 0..3 {
+        world.writer.apply(&desired).await.unwrap();
+    }
+    assert_eq!(world.writes(), ["apply"]);
+    assert_eq!(world.stored(CONFIG_MAP), before, "and nothing changed by it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_write_of_a_former_leader_is_reverted() {
+    let world = World::new().await;
+    let desired = config_map(json!({"a": "1"}));
+    world.writer.apply(&desired).await.unwrap();
+    world.settle().await;
+    let former = Writer::new::<Controller>(&world.context);
+    former.apply(&config_map(json!({"a": "2"}))).await.unwrap();
+    world.settle().await;
+    world.writer.apply(&desired).await.unwrap();
+    assert_eq!(world.stored(CONFIG_MAP)["data"], json!({"a": "1"}));
+}

@@ -28,7 +28,7 @@ use super::super::ControllerReconciler;
 use crate::{
     defaults::Defaults,
     runtime::{
-        Caches, Clients, Context, Operator, Options, Stopper,
+        Caches, Clients, Context, Operator, Options,
         fake::{FakeServer, Path},
     },
 };
@@ -174,7 +174,7 @@ fn at(plural: &str, name: &str) -> Path {
 struct World {
     server: FakeServer,
     agent: FakeAgent,
-    operator: (Stopper, JoinHandle<anyhow::Result<()>>),
+    operator: JoinHandle<anyhow::Result<()>>,
 }
 
 impl World {
@@ -206,8 +206,8 @@ impl World {
 
     /// Aborts the operator at any point, and starts another leader.
     async fn replace_operator(&mut self) {
-        self.operator.1.abort();
-        drop((&mut self.operator.1).await);
+        self.operator.abort();
+        drop((&mut self.operator).await);
         self.operator = start_operator(&self.server);
     }
 
@@ -279,13 +279,12 @@ impl World {
     }
 }
 
-fn start_operator(server: &FakeServer) -> (Stopper, JoinHandle<anyhow::Result<()>>) {
+fn start_operator(server: &FakeServer) -> JoinHandle<anyhow::Result<()>> {
     let (clients, caches) = (Clients::same(server.client()), Caches::default());
     let mut operator = Operator::new(clients, Options::default(), caches.registry().clone(), Host::real());
     let context = Context::new(operator.context(), caches, Defaults::default());
     operator.add(ControllerReconciler::new(context));
-    let (stopper, stop) = Stopper::new();
-    (stopper, tokio::spawn(operator.run(stop)))
+    tokio::spawn(operator.run(std::future::pending()))
 }
 
 /// The StatefulSet controller and the kubelet: one pod, which starts with the bundle.
