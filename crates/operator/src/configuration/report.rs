@@ -216,7 +216,7 @@ fn held_inputs(report: &Report, state: &ConfigState, held: &[Held], before: &Con
     inputs
 }
 
-fn held_input(
+pub(crate) fn held_input(
     Held {
         source, reason, why, ..
     }: &Held,

@@ -50,7 +50,11 @@ pub(super) async fn apply(
             }
             Effect::CancelJobs(jobs) => {
                 for job in jobs {
-                    match context.clusters.command_job(&observed.cluster, &job, JobOrder::Cancel).await {
+                    match context
+                        .clusters
+                        .command_job(&observed.cluster, &job, JobOrder::Cancel)
+                        .await
+                    {
                         Ok(()) | Err(CommandError::NotFound(_)) => {}
                         Err(error) => drop(applied.note(Err::<(), Error>(Error::other(error)))),
                     }

@@ -110,7 +110,12 @@ impl Reconciler for PartitionReconciler {
         again.extend(context.warn(partition.as_ref(), assessment.faults.iter().map(plan::warning)));
         let mut status = status::build_status(&observed, &assessment, applied.failure().as_ref(), now);
         let before = partition.status.as_ref();
-        again.extend(status::throttle_counts(&mut memory.counted_at, before, &mut status, now));
+        again.extend(status::throttle_counts(
+            &mut memory.counted_at,
+            before,
+            &mut status,
+            now,
+        ));
         for (reason, message) in status::drift_events(&observed, &status) {
             context.events.warn(partition.as_ref(), reason, message);
         }

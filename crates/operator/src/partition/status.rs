@@ -140,19 +140,17 @@ pub(super) fn drift_events(observed: &Observed, status: &PartitionStatus) -> Vec
     let new = status.drift.iter().filter(is_new);
     let (reverted, kept): (Vec<&Drift>, Vec<&Drift>) = new.partition(|drift| is_reverted(drift));
     let drifted = drifted(observed).filter(|_| !kept.is_empty());
-    let reverts: Vec<String> = reverted
-        .iter()
-        .map(|Drift { key, wanted, live, .. }| format!("{key}={live}, where it was {wanted}"))
-        .collect();
-    let reverts = (!reverts.is_empty()).then(|| {
-        let reverts = reverts.join("; ");
-        format!("reverted manual changes in Slurm (spec.driftPolicy): {reverts}")
-    });
-    let drifted = drifted.map(|drifted| (drifted.reason, drifted.message));
-    drifted
+    let mut events: Vec<_> = drifted
         .into_iter()
-        .chain(reverts.map(|message| ("Reverted", message)))
-        .collect()
+        .map(|drifted| (drifted.reason, drifted.message))
+        .collect();
+    if !reverted.is_empty() {
+        let describe = |Drift { key, wanted, live, .. }: &&Drift| format!("{key}={live}, where it was {wanted}");
+        let reverts = reverted.iter().map(describe).collect::<Vec<_>>().join("; ");
+        let message = format!("reverted manual changes in Slurm (spec.driftPolicy): {reverts}");
+        events.push(("Reverted", message));
+    }
+    events
 }
 
 /// The state for the queue.
@@ -218,7 +216,9 @@ fn applied(observed: &Observed, before: &PartitionStatus, now: Timestamp) -> Opt
 fn conditions(observed: &Observed, assessment: &Assessment, failure: Option<&Failure>) -> Vec<DesiredCondition> {
     let Assessment { faults, waits, .. } = assessment;
     let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
-    let fault = faults.first().map(|fault| Fault::new(fault.reason, messages.join("\n")));
+    let fault = faults
+        .first()
+        .map(|fault| Fault::new(fault.reason, messages.join("\n")));
     let retrying = failure.map(|failure| Fault::new(reason::RETRYING, &failure.message));
     let true_if = |type_, found: Option<&Fault>, otherwise| match found {
         Some(found) => DesiredCondition::true_(type_, found.reason, &found.message),
@@ -230,7 +230,10 @@ fn conditions(observed: &Observed, assessment: &Assessment, failure: Option<&Fai
     };
     let progressing = true_if(PROGRESSING, waits.as_ref(), reason::SETTLED);
     let degraded = true_if(DEGRADED, fault.as_ref().or(retrying.as_ref()), reason::HEALTHY);
-    let not_persistent = observed.report.as_ref().and_then(|report| report.not_persistent.as_ref());
+    let not_persistent = observed
+        .report
+        .as_ref()
+        .and_then(|report| report.not_persistent.as_ref());
     let not_persistent = not_persistent.map(|why| DesiredCondition::true_(NOT_PERSISTENT, "FileOfOthers", why));
     let retained = assessment.retained(&observed.partition);
     let retained =

@@ -380,7 +380,10 @@ fn counts_are_written_every_fifteen_seconds_at_most() {
         ..PartitionStatus::default()
     };
     let mut status = with(1);
-    assert_eq!(throttle_counts(&mut counted_at, Some(&with(0)), &mut status, at(0)), None);
+    assert_eq!(
+        throttle_counts(&mut counted_at, Some(&with(0)), &mut status, at(0)),
+        None
+    );
     assert_eq!(status, with(1));
     let mut status = with(2);
     assert_eq!(
@@ -389,7 +392,13 @@ fn counts_are_written_every_fifteen_seconds_at_most() {
     );
     assert_eq!(status, with(1), "throttled");
     let mut status = with(3);
-    assert_eq!(throttle_counts(&mut counted_at, Some(&with(1)), &mut status, at(15)), None);
+    assert_eq!(
+        throttle_counts(&mut counted_at, Some(&with(1)), &mut status, at(15)),
+        None
+    );
     assert_eq!(status, with(3));
-    assert_eq!(throttle_counts(&mut counted_at, Some(&with(3)), &mut with(3), at(16)), None);
+    assert_eq!(
+        throttle_counts(&mut counted_at, Some(&with(3)), &mut with(3), at(16)),
+        None
+    );
 }
