@@ -31,9 +31,14 @@ pub(crate) enum BadMembers {
     #[error("spec.nodeSetSelector has operator {0:?}; use In, NotIn, Exists or DoesNotExist")]
     UnknownOperator(String),
     #[error(
-        "spec.nodeSets[{0}] names NodeSet {1:?}, which Controller {2:?} does not have: it has {3}; create it, or name another one"
+        "spec.nodeSets[{index}] names NodeSet {name:?}, which Controller {controller:?} does not have: it has {existing}; create it, or name another one"
     )]
-    NoSuchNodeSet(usize, String, String, String),
+    NoSuchNodeSet {
+        index: usize,
+        name: String,
+        controller: String,
+        existing: String,
+    },
     #[error("spec.nodeSets[{0}] is {1:?}, which is the name of NodeSets {2} in Slurm; use the name of the object")]
     AmbiguousName(usize, String, String),
     #[error("spec.nodes[{0}] is {1:?}, which is NodeSet {2:?}; name that in spec.nodeSets")]
@@ -163,7 +168,12 @@ fn find_node_set<'a>(
     let (name, controller) = (name.to_owned(), partition.spec.controller_ref.name.clone());
     match called.as_slice() {
         [one] => Ok(one),
-        [] => Err(BadMembers::NoSuchNodeSet(index, name, controller, names(&all, ", "))),
+        [] => Err(BadMembers::NoSuchNodeSet {
+            index,
+            name,
+            controller,
+            existing: names(&all, ", "),
+        }),
         several => Err(BadMembers::AmbiguousName(index, name, names(several, " and "))),
     }
 }
