@@ -20,9 +20,9 @@ use crate::{
     },
     finding::Finding,
     partition::rules::{
-        closing::closing_state,
+        closing::{closing_state, is_closed},
         default::LAST_DEFAULT,
-        line::{PartitionLine, render_settings},
+        line::{PartitionLine, is_self_contained, render_settings},
         members::resolve_members,
         names::{Taken, age},
     },
@@ -42,7 +42,12 @@ pub(crate) fn gather_partitions(
     let mut lines = BTreeMap::new();
     let mut refused = Vec::new();
     // An older operator may have accepted a line that continues into the next one; such a line is not kept.
-    let accepted = |own: &str| before.partitions.get(own).filter(|line| line.is_self_contained());
+    let accepted = |own: &str| {
+        before
+            .partitions
+            .get(own)
+            .filter(|line| is_self_contained(&line.whole()))
+    };
     let (leaving, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&inputs.partitions, before)
         .into_iter()
         .partition(|partition| partition.metadata.deletion_timestamp.is_some());
@@ -111,7 +116,7 @@ pub(crate) fn taken_by(content: &Content) -> Taken {
 fn close(before: &Content, line: &PartitionLine, is_fresh: bool) -> Option<PartitionLine> {
     let manual = before.manual_states.get(&line.name);
     let closed = line.without_default();
-    if line.is_closed() && manual.is_none() {
+    if is_closed(&line.state) && manual.is_none() {
         return Some(closed).filter(|_| !is_fresh);
     }
     let state = manual.map_or(&line.state, |manual| &manual.state);
@@ -132,7 +137,7 @@ fn build_line(
     taken.check(partition, known, |name| {
         seen.is_some_and(|seen| seen.nodes.contains_key(name))
     })?;
-    let members = resolve_members(partition, known).map_err(|why| Finding::blocking(reason::BAD_MEMBERS, why))?;
+    let members = resolve_members(partition, known)?;
     Ok(PartitionLine {
         name: partition.slurm_name(),
         nodes: members.nodes,

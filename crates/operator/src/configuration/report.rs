@@ -204,12 +204,16 @@ fn held_inputs(report: &Report, state: &ConfigState, held: &[Held], before: &Con
     let judged = |known: &HeldInput| held.iter().any(|input| input.source == known.source);
     let is_refused = |known: &&HeldInput| known.reason == reason::CONFIG_REJECTED && !judged(known);
     let known = before.held_inputs.iter().filter(|_| is_unpolled);
-    let inputs = held.iter().map(|input| HeldInput {
-        source: input.source.clone(),
-        reason: input.reason.to_owned(),
-        message: input.why.clone(),
-    });
+    let inputs = held.iter().map(held_input);
     inputs.chain(known.filter(is_refused).cloned()).collect()
+}
+
+pub(crate) fn held_input(held: &Held) -> HeldInput {
+    HeldInput {
+        source: held.source.clone(),
+        reason: held.reason.to_owned(),
+        message: held.why.clone(),
+    }
 }
 
 fn delivery(report: &Report, state: &ConfigState, wanted: &WantedRevision, before: &ConfigurationStatus) -> Delivery {

@@ -13,7 +13,7 @@ use tracing::info;
 
 use super::{
     build::{KEY_LENGTH, build_key},
-    plan::{Effect, Keep, Plan},
+    plan::{Effect, Plan},
 };
 use crate::{
     cluster::Follower,
@@ -64,9 +64,13 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
         applied.note(done);
     }
     context.clusters.publish(&key, configuration.partitions.clone());
-    if let Some(keep) = &plan.keep {
-        let pruned = prune(context, writer, controller, keep).await;
-        applied.note(pruned);
+    if let (Some(keep), Some(uid)) = (&plan.keep, controller.uid()) {
+        let caches = &context.caches;
+        applied.note(writer.prune(&caches.stateful_sets, &uid, &keep.stateful_sets).await);
+        applied.note(writer.prune(&caches.services, &uid, &keep.services).await);
+        applied.note(writer.prune(&caches.config_maps, &uid, &keep.config_maps).await);
+        let monitors = &caches.service_monitors;
+        applied.note(writer.prune(monitors, &uid, &keep.service_monitors).await);
     }
     applied
 }
@@ -105,22 +109,5 @@ async fn carry_out(
             writer.delete::<StatefulSet>(&key.namespace, name, uid).await?;
         }
     }
-    Ok(())
-}
-
-async fn prune(context: &Context, writer: &Writer, controller: &Controller, keep: &Keep) -> Result<(), Error> {
-    let Some(uid) = controller.uid() else { return Ok(()) };
-    let Keep {
-        services,
-        config_maps,
-        stateful_sets,
-        service_monitors,
-    } = keep;
-    writer.prune(&context.caches.stateful_sets, &uid, stateful_sets).await?;
-    writer.prune(&context.caches.services, &uid, services).await?;
-    writer.prune(&context.caches.config_maps, &uid, config_maps).await?;
-    writer
-        .prune(&context.caches.service_monitors, &uid, service_monitors)
-        .await?;
     Ok(())
 }

@@ -55,12 +55,12 @@ pub(super) fn state(observed: &Observed, plan: &Plan) -> State {
 
 fn conditions(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Vec<DesiredCondition> {
     let ready = ready(observed, plan, failure);
-    let progressing = progressing(plan, &ready);
+    let progressing = progressing(observed, plan, &ready);
     let mut wanted = vec![
         ready,
         progressing,
         degraded(observed, plan, failure),
-        config_applied(plan),
+        config_applied(observed, plan),
     ];
     wanted.extend(supervised(observed));
     // Content that Slurm accepts but that is probably a mistake.
@@ -137,7 +137,7 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desired
     if is_stuck(&plan.configuration.state) {
         return DesiredCondition {
             type_: READY,
-            ..config_applied(plan)
+            ..config_applied(observed, plan)
         };
     }
     let mut serving = inputs
@@ -153,12 +153,12 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desired
     not_ready(reason::STARTING, message)
 }
 
-fn progressing(plan: &Plan, ready: &DesiredCondition) -> DesiredCondition {
+fn progressing(observed: &Observed, plan: &Plan, ready: &DesiredCondition) -> DesiredCondition {
     match &plan.configuration.state {
         ConfigState::Pushing { .. } | ConfigState::Restarting { .. } => DesiredCondition {
             type_: PROGRESSING,
             status: ConditionStatus::True,
-            ..config_applied(plan)
+            ..config_applied(observed, plan)
         },
         _ if ready.status != ConditionStatus::True && ready.reason == reason::STARTING => {
             DesiredCondition::true_(PROGRESSING, reason::STARTING, ready.message.clone())
@@ -180,7 +180,7 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desi
     } else if let Some(failure) = failure {
         (failure.reason, failure.message.clone())
     } else if is_stuck(&plan.configuration.state) {
-        let config = config_applied(plan);
+        let config = config_applied(observed, plan);
         (config.reason, config.message)
     } else if let Some(message) = agentless(observed) {
         (reason::AGENT_MISSING, message)
@@ -203,18 +203,18 @@ fn key_mismatch(observed: &Observed) -> Option<String> {
     (!messages.is_empty()).then(|| messages.join("\n"))
 }
 
-fn config_applied(plan: &Plan) -> DesiredCondition {
+fn config_applied(observed: &Observed, plan: &Plan) -> DesiredCondition {
     let (reason, message) = match &plan.configuration.state {
-        ConfigState::Unknown => match blocking(plan) {
-            Some(blocking) => blocking,
-            None => {
+        ConfigState::Unknown => {
+            let Some(blocking) = blocking(plan) else {
                 let message = "the configuration has not been built yet";
                 return DesiredCondition::unknown(CONFIG_APPLIED, reason::STARTING, message);
-            }
-        },
+            };
+            blocking
+        }
         ConfigState::External => {
             let ours = "the operator does not manage the configuration of an external slurmctld";
-            let message = match plan.ignored.join(", ") {
+            let message = match ignored_fields(observed).join(", ") {
                 none if none.is_empty() => ours.to_owned(),
                 ignored => format!("{ours}, so these have no effect: {ignored}; write them into the files there"),
             };
@@ -244,26 +244,17 @@ fn config_applied(plan: &Plan) -> DesiredCondition {
             reason::SLURMCTLD_AWAY,
             format!("the configuration {digest} is in pod {pod}, and slurmctld does not run with it yet: {why}"),
         ),
-        ConfigState::Away {
-            digest,
-            why,
-            sent: None,
-        } => (
-            reason::AGENT_AWAY,
-            format!(
-                "the configuration {digest} waits, and slurmctld keeps the current one, because its agent cannot be reached: {why}; see the log of the container reconfigure"
-            ),
-        ),
-        ConfigState::Away {
-            digest,
-            why,
-            sent: Some(sequence),
-        } => (
-            reason::AGENT_AWAY,
-            format!(
-                "the configuration {digest} was sent as revision {sequence} in a ConfigMap, because the agent cannot be reached: {why}; the result is known when it can be reached, or from the log of the container reconfigure"
-            ),
-        ),
+        ConfigState::Away { digest, why, sent } => {
+            let message = match sent {
+                None => format!(
+                    "the configuration {digest} waits, and slurmctld keeps the current one, because its agent cannot be reached: {why}; see the log of the container reconfigure"
+                ),
+                Some(sequence) => format!(
+                    "the configuration {digest} was sent as revision {sequence} in a ConfigMap, because the agent cannot be reached: {why}; the result is known when it can be reached, or from the log of the container reconfigure"
+                ),
+            };
+            (reason::AGENT_AWAY, message)
+        }
         ConfigState::Retrying { digest, pod, why } => (
             reason::RETRYING,
             format!(
@@ -277,6 +268,23 @@ fn config_applied(plan: &Plan) -> DesiredCondition {
         ),
     };
     DesiredCondition::false_(CONFIG_APPLIED, reason, message)
+}
+
+/// Fields that belong in the files of an external slurmctld.
+fn ignored_fields(observed: &Observed) -> Vec<String> {
+    let spec = &observed.inputs.controller.spec;
+    let has_lines = spec.extra_conf.as_deref().is_some_and(|lines| !lines.trim().is_empty());
+    let lines = has_lines.then(|| "spec.extraConf".to_owned()).into_iter();
+    let files = spec
+        .file_refs()
+        .into_iter()
+        .filter(|(_, references)| !references.is_empty());
+    let files = files.map(|(field, _)| format!("spec.{field}"));
+    let node_sets = observed.inputs.node_sets.iter();
+    let partitions = node_sets
+        .filter(|node_set| node_set.spec.wanted_partition().is_some())
+        .map(|node_set| format!("spec.partition of NodeSet {:?}", node_set.name_any()));
+    lines.chain(files).chain(partitions).collect()
 }
 
 /// Manual states of partitions without an object.
@@ -305,14 +313,9 @@ fn retained(plan: &Plan) -> Option<DesiredCondition> {
 
 fn rejected(pod: &str, rejection: &Rejection) -> String {
     const REMEDY: &str = "correct spec.extraConf, the referenced files or the NodeSets' partitions";
-    let Rejection {
-        sequence,
-        digest,
-        by,
-        why,
-    } = rejection;
-    let revision = format!("revision {sequence} ({digest})");
-    match by {
+    let revision = format!("revision {} ({})", rejection.sequence, rejection.digest);
+    let why = &rejection.why;
+    match &rejection.by {
         RejectedBy::Slurmctld => format!(
             "slurmctld in pod {pod} rejected {revision} and was rolled back to the former one, which it runs with: {why}; {REMEDY}"
         ),

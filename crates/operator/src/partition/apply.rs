@@ -5,7 +5,6 @@ use std::time::Duration;
 use api::{Partition, keys::PARTITION_FINALIZER};
 use kube::ResourceExt as _;
 use serde_json::json;
-use slurm::agent::Restored;
 use tracing::info;
 
 use super::{
@@ -70,34 +69,24 @@ pub(super) async fn apply(
                 }
                 None => Ok(()),
             },
-            Effect::Restore(keys) => restore(context, &observed.cluster, partition, &keys, session)
-                .await
-                .map(|restored| {
+            Effect::Restore(keys) => {
+                info!(partition = %Key::of(partition), ?keys, "reverting manual changes in Slurm");
+                let (cluster, name) = (&observed.cluster, partition.slurm_name());
+                let restored = match session {
+                    Some(session) => session.restore(&keys).await,
+                    None => (context.clusters.restore_partition(cluster, &name, &keys).await).map_err(Error::other),
+                };
+                restored.map(|restored| {
                     again.push(NEXT_POLL);
                     if let Some(baseline) = &mut memory.baseline {
                         baseline.note_restored(&mut observed.found, &keys, &restored, context.clock.now());
                     }
-                }),
+                })
+            }
         };
         applied.note(done);
     }
     (applied, again)
-}
-
-async fn restore(
-    context: &Context,
-    cluster: &Key,
-    partition: &Partition,
-    keys: &[String],
-    session: Option<Session<'_>>,
-) -> Result<Restored, Error> {
-    info!(partition = %Key::of(partition), ?keys, "reverting manual changes in Slurm");
-    if let Some(session) = session {
-        return session.restore(keys).await;
-    }
-    let name = partition.slurm_name();
-    let restored = context.clusters.restore_partition(cluster, &name, keys).await;
-    restored.map_err(Error::other)
 }
 
 async fn write_finalizers(writer: &Writer, partition: &Partition, with_own: bool) -> Result<(), Error> {

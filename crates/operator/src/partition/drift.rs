@@ -57,13 +57,10 @@ impl Baseline {
         let line = observed.report.as_ref().and_then(|report| report.line.as_ref());
         let is_same_line = line.is_none_or(|line| known_line == Some(line.whole().as_str()));
         // The Controller reports manual states.
-        let known = before.iter().flat_map(|status| &status.drift);
-        let known: Vec<&Drift> = known
-            .filter(|drift| drift.settled != DriftSettled::Kept)
-            .filter(|drift| is_same_line || !is_reverted(drift))
-            .collect();
+        let mut known: Vec<Drift> = before.map(|status| status.drift.clone()).unwrap_or_default();
+        known.retain(|drift| drift.settled != DriftSettled::Kept && (is_same_line || !is_reverted(drift)));
         let as_before = || Found {
-            drift: known.iter().map(|drift| (*drift).clone()).collect(),
+            drift: known.clone(),
             ..Found::default()
         };
         let Some((report, line, listed, at)) = live(observed) else {
@@ -73,7 +70,7 @@ impl Baseline {
         let now: BTreeMap<&'static str, String> = listed.settings().into_iter().collect();
         let baseline = baseline.get_or_insert_with(|| {
             // An earlier leader may have seen other values.
-            Self::begin(known_line.unwrap_or(&line), now.clone(), known.iter().copied())
+            Self::begin(known_line.unwrap_or(&line), now.clone(), known.iter())
         });
         if baseline.restored_at.is_some_and(|restored| restored >= at) {
             return as_before();
@@ -81,7 +78,7 @@ impl Baseline {
         if baseline.line != line {
             // A manual change is kept if the new line does not change its key and slurmctld has not read the line.
             let value_in = |line: &str, key: &str| settings_in(line).get(&conf::Key::new(key)).cloned();
-            let manual = known.iter().copied().filter(|drift| {
+            let manual = known.iter().filter(|drift| {
                 let is_live = now.get(drift.key.as_str()).is_some_and(|live| *live == drift.live);
                 is_live && value_in(&baseline.line, &drift.key) == value_in(&line, &drift.key)
             });
@@ -112,7 +109,7 @@ impl Baseline {
         let mut drift: Vec<Drift> = opened.into_iter().chain(changed).collect();
         let differs = |key: &str, live: &str| drift.iter().any(|drift| drift.key == key && drift.live == live);
         baseline.stuck.retain(|key, (live, _)| differs(key, live));
-        drift.extend(known.into_iter().filter(|drift| is_reverted(drift)).cloned());
+        drift.extend(known.into_iter().filter(is_reverted));
         Found {
             drift,
             stuck: baseline.stuck.clone(),

@@ -14,6 +14,7 @@ use super::{
     drift::{Baseline, is_reverted, plan_restore},
     external::{self, ExternalEffect, channel::Reach},
     observe::Observed,
+    rules::closing::is_closed,
 };
 use crate::{
     cluster::{Knowledge, partition_reports::PartitionReport},
@@ -238,7 +239,7 @@ fn was_ready(partition: &Partition) -> bool {
 fn own_jobs(observed: &Observed) -> Vec<JobHandle> {
     let line = observed.report.as_ref().and_then(|report| report.line.as_ref());
     let jobs = observed.knowledge.known().and_then(|seen| seen.jobs.as_ref());
-    let (Some(line), Some(jobs)) = (line.filter(|line| line.is_closed()), jobs) else {
+    let (Some(line), Some(jobs)) = (line.filter(|line| is_closed(&line.state)), jobs) else {
         return Vec::new();
     };
     let is_own = |job: &&Job| !job.partition.is_empty() && job.partitions().all(|partition| partition == line.name);

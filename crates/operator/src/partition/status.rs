@@ -125,19 +125,17 @@ pub(super) fn drift_events(observed: &Observed, status: &PartitionStatus) -> Vec
     let new = status.drift.iter().filter(is_new);
     let (reverted, kept): (Vec<&Drift>, Vec<&Drift>) = new.partition(|drift| is_reverted(drift));
     let drifted = drifted(observed).filter(|_| !kept.is_empty());
-    let reverts: Vec<String> = reverted
-        .iter()
-        .map(|Drift { key, wanted, live, .. }| format!("{key}={live}, where it was {wanted}"))
-        .collect();
-    let reverts = (!reverts.is_empty()).then(|| {
-        let reverts = reverts.join("; ");
-        format!("reverted manual changes in Slurm (spec.driftPolicy): {reverts}")
-    });
-    let drifted = drifted.map(|drifted| (drifted.reason, drifted.message));
-    drifted
+    let mut events: Vec<_> = drifted
         .into_iter()
-        .chain(reverts.map(|message| (reason::REVERTED, message)))
-        .collect()
+        .map(|drifted| (drifted.reason, drifted.message))
+        .collect();
+    if !reverted.is_empty() {
+        let describe = |Drift { key, wanted, live, .. }: &&Drift| format!("{key}={live}, where it was {wanted}");
+        let reverts = reverted.iter().map(describe).collect::<Vec<_>>().join("; ");
+        let message = format!("reverted manual changes in Slurm (spec.driftPolicy): {reverts}");
+        events.push((reason::REVERTED, message));
+    }
+    events
 }
 
 /// The state for the queue.

@@ -43,7 +43,7 @@ impl<K: Resource<DynamicType = ()>> Component<'_, K> {
     }
 
     /// The metadata of a child with these marks and the labels of the component.
-    fn child(&self, marks: Marks, name: String) -> ObjectMeta {
+    pub(crate) fn child(&self, marks: Marks, name: String) -> ObjectMeta {
         let namespace = self.object.namespace().unwrap_or_default();
         marks
             .label(&self.labels())
@@ -68,9 +68,17 @@ impl<K: Resource<DynamicType = ()>> Component<'_, K> {
             selector: selector_labels(self.app, &self.object.name_any()),
             port_name: self.app,
             port,
-            headless: false,
         }
         .with(given)
+    }
+
+    /// The labels and annotations of the pods.
+    pub(crate) fn pod_marks(&self, annotations: &[(&str, String)], given: Option<&GivenPod>) -> Marks {
+        let given = given.and_then(|given| given.metadata.as_ref());
+        let marks = Marks::of_for_pods(self.object.meta()).and(given).label(&self.labels());
+        let own = annotations.iter();
+        let marks = own.fold(marks, |marks, (key, value)| marks.annotate(key, value));
+        marks.annotate(annotations::DEFAULT_CONTAINER, self.app)
     }
 
     /// The Deployment or StatefulSet of the pods. `spec` holds the fields besides selector and template.
@@ -81,16 +89,11 @@ impl<K: Resource<DynamicType = ()>> Component<'_, K> {
         mut spec: Map<String, Value>,
     ) -> Result<W, serde_json::Error> {
         let given = pods.given.and_then(|given| given.metadata.as_ref());
-        let marks = Marks::of_for_pods(self.object.meta()).and(given).label(&self.labels());
-        let annotations = pods.annotations.into_iter();
-        let marks = annotations.fold(marks, |marks, (key, value)| marks.annotate(key, value));
         let template = PodTemplate {
             meta: ObjectMeta {
                 name: Some(name.clone()),
                 namespace: self.object.namespace(),
-                ..marks
-                    .annotate(annotations::DEFAULT_CONTAINER, self.app)
-                    .into_template_meta()
+                ..self.pod_marks(&pods.annotations, pods.given).into_template_meta()
             },
             spec: pods.spec,
             init_containers: pods.init_containers,

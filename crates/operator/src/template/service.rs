@@ -25,8 +25,6 @@ pub(crate) struct Service<'a> {
     /// The name of the Service's port and of the container's port.
     pub(crate) port_name: &'a str,
     pub(crate) port: u16,
-    /// Whether every pod gets a DNS name of its own, ready or not.
-    pub(crate) headless: bool,
 }
 
 impl Service<'_> {
@@ -58,10 +56,6 @@ impl Service<'_> {
         let mut selector = fields(spec.remove("selector").unwrap_or_default());
         selector.extend(self.selector.into_iter().map(|(key, value)| (key, value.into())));
         set(&mut spec, "selector", selector);
-        if self.headless {
-            set(&mut spec, "clusterIP", "None");
-            set(&mut spec, "publishNotReadyAddresses", true);
-        }
         tidy(&mut spec);
         Ok(json!({ "apiVersion": "v1", "kind": "Service", "metadata": self.meta, "spec": spec }))
     }
@@ -98,7 +92,6 @@ mod tests {
             selector: Words::from([("a".to_owned(), "b".to_owned())]),
             port_name: "slurmctld",
             port: 6817,
-            headless: false,
         }
         .with(Some(&serde_json::from_value(template).unwrap()))
     }

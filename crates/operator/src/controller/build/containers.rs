@@ -2,7 +2,6 @@
 
 use api::{
     keys::apps,
-    overlay::ContainerOverlay,
     wellknown::{LOG_DIR, SLURM_ETC_DIR, SLURM_UID, SLURMCTLD_PORT, STATE_VOLUME},
 };
 use k8s_openapi::api::core::v1::PodSpec;
@@ -34,8 +33,8 @@ const LOGFILE_STARTED: &str =
 /// Handles options and arguments as the stock images' entrypoint does, and runs slurmctld under the agent.
 const SUPERVISE: &str = r#"eval "set -- ${SLURMCTLD_OPTIONS:-} $*"; exec $AGENT supervise -- slurmctld --systemd "$@""#;
 
-/// The init containers of the pod, in the order they start, and its other containers.
-pub(super) fn build_containers(parent: &Parent, images: &Images) -> (Vec<Container>, Vec<Container>) {
+/// The init containers of the pod, in the order they start, and slurmctld.
+pub(super) fn build_containers(parent: &Parent, images: &Images) -> (Vec<Container>, Container) {
     let slurmctld = build_slurmctld(parent, &images.slurmctld);
     let init = vec![
         build_install(&images.operator),
@@ -43,7 +42,7 @@ pub(super) fn build_containers(parent: &Parent, images: &Images) -> (Vec<Contain
         build_reconfigure(parent, &slurmctld),
         build_logfile(parent, &images.logfile),
     ];
-    (init, vec![slurmctld])
+    (init, slurmctld)
 }
 
 fn build_slurmctld(parent: &Parent, image: &str) -> Container {
@@ -190,13 +189,11 @@ fn places(parent: &Parent) -> Vec<Value> {
 /// Returns the images of the containers without a user's image: those that the pods run, or else the defaults.
 pub(super) fn images_to_run(parent: &Parent, running: Option<&PodSpec>, defaults: &Images) -> Images {
     let spec = &parent.controller.spec;
-    let image = |user: Option<&ContainerOverlay>, container: &str, default: &str| {
-        image_to_run(user, running, container, default)
-    };
+    let (slurmctld, logfile) = (spec.slurmctld.as_ref(), spec.logfile.as_ref());
     Images {
-        operator: image(None, name::INSTALL, &defaults.operator),
-        slurmctld: image(spec.slurmctld.as_ref(), name::SLURMCTLD, &defaults.slurmctld),
-        logfile: image(spec.logfile.as_ref(), name::LOGFILE, &defaults.logfile),
+        operator: image_to_run(None, running, name::INSTALL, &defaults.operator),
+        slurmctld: image_to_run(slurmctld, running, name::SLURMCTLD, &defaults.slurmctld),
+        logfile: image_to_run(logfile, running, name::LOGFILE, &defaults.logfile),
         ..defaults.clone()
     }
 }

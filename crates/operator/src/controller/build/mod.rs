@@ -6,22 +6,21 @@ pub(super) mod stateful_set;
 use std::collections::BTreeMap;
 
 use api::{
-    keys::{ON, apps, labels},
+    Controller,
+    keys::{ON, apps, components, labels},
     metrics::{self, MetricEndpoint},
     references::SecretKeyRef,
-    templates::{Metadata, ServiceTemplate},
+    templates::Metadata,
     wellknown::SLURMCTLD_PORT,
 };
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use serde_json::{Value, json};
 
 use crate::{
+    overlay::lay_over,
     parent::Parent,
     runtime::ServiceMonitor,
-    template::{
-        metadata::Marks,
-        service::{PortClash, Service},
-    },
+    template::{component::Component, fields, metadata::Marks, service::PortClash},
 };
 
 /// As long as the charts' keys, and longer than any hash needs.
@@ -35,11 +34,19 @@ const METRICS_PATHS: [&str; 4] = [
     "/metrics/scheduler",
 ];
 
+fn component<'a>(parent: &Parent<'a>) -> Component<'a, Controller> {
+    Component {
+        object: parent.controller,
+        app: apps::SLURMCTLD,
+        label: components::CONTROLLER,
+    }
+}
+
 /// The Secret of a new key with these bytes. It is mutable: kubelets stop watching an immutable Secret, and give its old
 /// content to new pods after it was deleted and created again under the same name.
 pub(super) fn build_key(parent: &Parent, key: &SecretKeyRef, bytes: Vec<u8>) -> Secret {
     Secret {
-        metadata: parent.marks().into_meta(&parent.namespace, &key.name, parent.owner()),
+        metadata: component(parent).meta(key.name.clone()),
         type_: Some("Opaque".to_owned()),
         data: Some(BTreeMap::from([(key.key.clone(), ByteString(bytes))])),
         ..Secret::default()
@@ -48,34 +55,21 @@ pub(super) fn build_key(parent: &Parent, key: &SecretKeyRef, bytes: Vec<u8>) -> 
 
 /// Routes clients to the active slurmctld.
 pub(super) fn build_service(parent: &Parent) -> Result<Value, PortClash> {
-    let template = parent.controller.spec.service.as_ref();
-    let mut service = service(parent, parent.names.service(), template);
-    service
-        .selector
-        .insert(labels::CONTROLLER_ACTIVE.to_owned(), ON.to_owned());
-    service.with(template)
+    let given = parent.controller.spec.service.as_ref();
+    let marks = Marks::of(&parent.controller.metadata);
+    let mut service = component(parent).service(marks, parent.names.service(), SLURMCTLD_PORT, given)?;
+    let active = json!({ "spec": { "selector": { labels::CONTROLLER_ACTIVE: ON } } });
+    lay_over(&mut service, &fields(active));
+    Ok(service)
 }
 
-/// Gives every slurmctld pod its name in SlurmctldHost.
+/// Gives every slurmctld pod its name in SlurmctldHost, ready or not.
 pub(super) fn build_internal_service(parent: &Parent) -> Result<Value, PortClash> {
-    let service = Service {
-        headless: true,
-        ..service(parent, parent.names.internal_service(), None)
-    };
-    service.with(None)
-}
-
-fn service(parent: &Parent, name: String, template: Option<&ServiceTemplate>) -> Service<'static> {
-    Service {
-        meta: Marks::of(&parent.controller.metadata)
-            .and(template.and_then(|template| template.metadata.as_ref()))
-            .label(&parent.labels())
-            .into_meta(&parent.namespace, name, parent.owner()),
-        selector: parent.selector(),
-        port_name: apps::SLURMCTLD,
-        port: SLURMCTLD_PORT,
-        headless: false,
-    }
+    let marks = Marks::of(&parent.controller.metadata);
+    let mut service = component(parent).service(marks, parent.names.internal_service(), SLURMCTLD_PORT, None)?;
+    let headless = json!({ "spec": { "clusterIP": "None", "publishNotReadyAddresses": true } });
+    lay_over(&mut service, &fields(headless));
+    Ok(service)
 }
 
 /// The ServiceMonitor by which the Prometheus operator finds slurmctld's metrics.
@@ -84,9 +78,7 @@ pub(super) fn build_monitor(parent: &Parent, wanted: &metrics::ServiceMonitor) -
         labels: wanted.labels.clone(),
         annotations: wanted.annotations.clone(),
     };
-    let marks = Marks::of(&parent.controller.metadata)
-        .and(Some(&given))
-        .label(&parent.labels());
+    let marks = Marks::of(&parent.controller.metadata).and(Some(&given));
     let of_path = |path: &str| MetricEndpoint {
         path: path.to_owned(),
         ..MetricEndpoint::default()
@@ -109,7 +101,7 @@ pub(super) fn build_monitor(parent: &Parent, wanted: &metrics::ServiceMonitor) -
         })
     };
     ServiceMonitor {
-        metadata: marks.into_meta(&parent.namespace, parent.names.service_monitor(), parent.owner()),
+        metadata: component(parent).child(marks, parent.names.service_monitor()),
         spec: json!({
             "namespaceSelector": { "matchNames": [parent.namespace] },
             "selector": { "matchLabels": parent.selector() },

@@ -8,18 +8,22 @@ use api::{
 };
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::ResourceExt as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use slurm::revision::Digest;
 
-use super::containers::{build_containers, images_to_run};
+use super::{
+    component,
+    containers::{build_containers, images_to_run},
+};
 use crate::{
+    cluster::deliver::JwtKey,
     defaults::Images,
     layout::{
         AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, CANDIDATE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME,
-        LIVE_VOLUME, LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME, name,
+        LIVE_VOLUME, LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME,
     },
     parent::Parent,
-    template::{fields, metadata::Marks, pod::PodTemplate, set, tidy::tidy},
+    template::{component::Pods, fields, metadata::Marks, tidy::tidy},
 };
 
 /// On the StatefulSet: digest of everything that is a reason to restart slurmctld.
@@ -34,82 +38,79 @@ const TEMPLATE_VERSION: &str = "4";
 const DEFAULT_ACCESS_MODE: &str = "ReadWriteOnce";
 const DEFAULT_STORAGE: &str = "4Gi";
 
-/// The input of a StatefulSet besides the Controller.
-#[derive(Clone, Debug)]
-pub(crate) struct Ingredients<'a> {
-    /// Digests of the keys' bytes.
-    pub(crate) slurm_key: Digest,
-    pub(crate) jwt_key: Digest,
-    /// Digest of the configuration, if a change of it must restart slurmctld.
-    pub(crate) config: Option<Digest>,
-    pub(crate) images: &'a Images,
-    pub(crate) observed: Option<&'a StatefulSet>,
-    /// Keep the running pods although the template is new: another operator created them.
-    pub(crate) hold: bool,
+/// Both keys of the cluster.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    pub(crate) slurm: Vec<u8>,
+    pub(crate) jwt: JwtKey,
 }
 
-pub(crate) fn build_stateful_set(parent: &Parent, ingredients: &Ingredients) -> Result<StatefulSet, serde_json::Error> {
+/// `config` is the digest of the configuration, if a change of it must restart slurmctld. `hold` keeps the running pods
+/// although the template is new: another operator created them.
+pub(crate) fn build_stateful_set(
+    parent: &Parent,
+    keys: &Keys,
+    config: Option<Digest>,
+    images: &Images,
+    observed: Option<&StatefulSet>,
+    hold: bool,
+) -> Result<StatefulSet, serde_json::Error> {
     let spec = &parent.controller.spec;
-    let observed = ingredients.observed.and_then(|set| set.spec.as_ref());
-    let reasons = digest_reasons(parent, ingredients);
-    let noted = |key: &str| ingredients.observed?.annotations().get(key).map(String::as_str);
+    let (component, given) = (component(parent), spec.template.as_ref());
+    let mut digests = vec![
+        (annotations::SLURM_KEY_HASH, Digest::of(&keys.slurm).to_string()),
+        (annotations::JWT_KEY_HASH, Digest::of(&keys.jwt.0).to_string()),
+    ];
+    digests.extend(config.map(|config| (annotations::SLURM_CONFIG_HASH, config.to_string())));
+    let reasons = digest_reasons(parent, component.pod_marks(&digests, given));
+
+    let noted = |key: &str| observed?.annotations().get(key).map(String::as_str);
+    let observed = observed.and_then(|set| set.spec.as_ref());
     let kept = observed.filter(|_| noted(REASONS_ANNOTATION) == Some(reasons.as_str()));
     let kept = kept.map(|spec| &spec.template);
-    let observed_version = noted(TEMPLATE_ANNOTATION).unwrap_or_default();
-
-    let (template, version) = match kept {
-        Some(template) if observed_version != TEMPLATE_VERSION => (serde_json::to_value(template)?, observed_version),
-        kept => {
-            let running = kept.and_then(|template| template.spec.as_ref());
-            let images = images_to_run(parent, running, ingredients.images);
-            (build_template(parent, ingredients, &images), TEMPLATE_VERSION)
-        }
-    };
-    // Kubernetes does not allow to change these; a cluster keeps the claim it was created with.
-    let claims = match observed {
-        Some(spec) => {
-            let mut claims = spec.volume_claim_templates.clone().unwrap_or_default();
-            claims.iter_mut().for_each(|claim| claim.status = None);
-            (!claims.is_empty()).then(|| json!(claims))
-        }
-        None => build_claims(parent),
+    let running = kept.and_then(|template| template.spec.as_ref());
+    let (init_containers, container) = build_containers(parent, &images_to_run(parent, running, images));
+    let pods = Pods {
+        annotations: digests,
+        spec: build_pod_spec(parent),
+        init_containers,
+        container,
+        given,
     };
     let replicas = spec.replicas();
-    let user = spec.template.as_ref().and_then(|template| template.metadata.as_ref());
-    let marks = Marks::of(&parent.controller.metadata)
-        .and(user)
-        .label(&parent.labels())
-        .annotate(REASONS_ANNOTATION, &reasons)
-        .annotate(TEMPLATE_ANNOTATION, version);
-    let mut spec = fields(json!({
+    let fields = fields(json!({
         "replicas": replicas,
-        "revisionHistoryLimit": 0,
-        "selector": { "matchLabels": parent.selector() },
         "serviceName": parent.names.internal_service(),
-        "template": template,
         "updateStrategy": {
             "type": "RollingUpdate",
-            "rollingUpdate": { "partition": if ingredients.hold { replicas } else { 0 } },
+            "rollingUpdate": { "partition": if hold { replicas } else { 0 } },
         },
+        "volumeClaimTemplates": build_claims(parent),
     }));
-    if let Some(claims) = claims {
-        set(&mut spec, "volumeClaimTemplates", claims);
+    let mut set: StatefulSet = component.workload(parent.names.stateful_set(), pods, fields)?;
+
+    let mut version = TEMPLATE_VERSION;
+    if let (Some(observed), Some(spec)) = (observed, &mut set.spec) {
+        // Kubernetes does not allow to change these; a cluster keeps the claim it was created with.
+        let mut claims = observed.volume_claim_templates.clone().unwrap_or_default();
+        for claim in &mut claims {
+            claim.status = None;
+        }
+        spec.volume_claim_templates = Some(claims).filter(|claims| !claims.is_empty());
+        let observed_version = noted(TEMPLATE_ANNOTATION).unwrap_or_default();
+        if let Some(template) = kept.filter(|_| observed_version != TEMPLATE_VERSION) {
+            spec.template.clone_from(template);
+            version = observed_version;
+        }
     }
-    serde_json::from_value(json!({
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": marks.into_meta(&parent.namespace, parent.names.stateful_set(), parent.owner()),
-        "spec": spec,
-    }))
+    let noted = [(REASONS_ANNOTATION, reasons.as_str()), (TEMPLATE_ANNOTATION, version)];
+    let noted = noted.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    set.metadata.annotations.get_or_insert_default().extend(noted);
+    Ok(set)
 }
 
-fn build_template(parent: &Parent, ingredients: &Ingredients, images: &Images) -> Value {
-    let (init_containers, containers) = build_containers(parent, images);
-    let user = parent.controller.spec.template.as_ref();
-    let mut meta = template_marks(parent, ingredients).into_template_meta();
-    meta.name = Some(parent.names.stateful_set());
-    meta.namespace = Some(parent.namespace.clone());
-    let spec = json!({
+fn build_pod_spec(parent: &Parent) -> Map<String, Value> {
+    fields(json!({
         "automountServiceAccountToken": false,
         "securityContext": {
             "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID, "fsGroup": SLURM_UID,
@@ -119,28 +120,7 @@ fn build_template(parent: &Parent, ingredients: &Ingredients, images: &Images) -
             "topologyKey": "kubernetes.io/hostname",
         }] } },
         "volumes": build_volumes(parent),
-    });
-    PodTemplate {
-        meta,
-        spec: fields(spec),
-        init_containers,
-        containers,
-    }
-    .with(user.and_then(|template| template.spec.as_ref()))
-}
-
-fn template_marks(parent: &Parent, ingredients: &Ingredients) -> Marks {
-    let user = parent.controller.spec.template.as_ref();
-    let marks = Marks::of_for_pods(&parent.controller.metadata)
-        .and(user.and_then(|template| template.metadata.as_ref()))
-        .label(&parent.labels())
-        .annotate(annotations::SLURM_KEY_HASH, ingredients.slurm_key.to_string())
-        .annotate(annotations::JWT_KEY_HASH, ingredients.jwt_key.to_string())
-        .annotate(annotations::DEFAULT_CONTAINER, name::SLURMCTLD);
-    match ingredients.config {
-        Some(digest) => marks.annotate(annotations::SLURM_CONFIG_HASH, digest.to_string()),
-        None => marks,
-    }
+    }))
 }
 
 fn build_volumes(parent: &Parent) -> Vec<Value> {
@@ -203,9 +183,9 @@ fn build_claims(parent: &Parent) -> Option<Value> {
 }
 
 /// Digest of everything a user can change that requires another pod, without the operator's own changes.
-fn digest_reasons(parent: &Parent, ingredients: &Ingredients) -> String {
+fn digest_reasons(parent: &Parent, pod_marks: Marks) -> String {
     let spec = &parent.controller.spec;
-    let Marks { labels, annotations } = template_marks(parent, ingredients);
+    let Marks { labels, annotations } = pod_marks;
     let mut reasons = json!({
         "annotations": annotations,
         "clusterName": parent.controller.cluster_name(),

@@ -129,7 +129,10 @@ impl Session<'_> {
                     "this cannot be sent to slurmctld at {slurmctld}: {why}; write {text} into the slurm.conf there and reconfigure, or remove it from the spec"
                 )));
             }
-            Delivery::Unknown(why) => return Ok(self.note_unclear(&why, report)),
+            Delivery::Unknown(why) => {
+                self.note_unclear(&why, report);
+                return Ok(Some(TIMEOUT));
+            }
         }
         Ok(Some(RETRY))
     }
@@ -151,7 +154,8 @@ impl Session<'_> {
                 Some(Duration::ZERO)
             }
             Delivery::Refused(why) | Delivery::Unknown(why) | Delivery::NotUnderstood(why) => {
-                self.note_unclear(&why, report)
+                self.note_unclear(&why, report);
+                Some(TIMEOUT)
             }
         }
     }
@@ -208,10 +212,9 @@ impl Session<'_> {
     }
 
     /// Notes that the result of an order is not known.
-    fn note_unclear(&self, why: &str, report: &mut PartitionReport) -> Option<Duration> {
+    fn note_unclear(&self, why: &str, report: &mut PartitionReport) {
         report.waits = Some(format!("slurmctld at {}: {why}", self.reached.external.address));
         report.runs = false;
-        Some(TIMEOUT)
     }
 
     async fn send(&self, messages: impl Future<Output = Delivery>) -> Delivery {

@@ -105,7 +105,7 @@ fn members(
     address: &str,
 ) -> Result<String, Finding> {
     let bad = |why: String| Finding::blocking(reason::BAD_MEMBERS, why);
-    let members = resolve_members(partition, node_sets).map_err(bad)?;
+    let members = resolve_members(partition, node_sets)?;
     if members.mark.is_some() {
         return Err(bad(format!(
             "spec.excludeNodes excludes nodes of NodeSets, which requires that the operator manages the slurm.conf of slurmctld at {address}; list the nodes of the partition in spec.nodes"

@@ -103,6 +103,8 @@ fn close(written: &Document, own_node_sets: &BTreeSet<&str>, name: &str, setting
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -117,5 +119,50 @@ mod tests {
             assert!(is_closed(closing));
         }
         assert!(!is_closed("UP") && !is_closed("DOWN"));
+    }
+
+    #[test]
+    fn a_removed_line_is_retained_and_closed_while_it_may_have_jobs() {
+        let written = Document::parse(
+            "NodeSet=cpu Feature=cpu\nNodeSet=own Feature=own\n\
+             PartitionName=a Nodes=cpu,n1 MaxTime=60 Default=YES\nPartitionName=b Nodes=ALL State=DOWN\n\
+             PartitionName=c Nodes=own\nPartitionName=d Nodes=ALL\nPartitionName=kept Nodes=ALL\n",
+        );
+        let job = |state: &str, partition: &str| -> Job {
+            let job = json!({ "job_id": 1, "job_state": [state], "partition": partition, "nodes": "" });
+            serde_json::from_value(job).unwrap()
+        };
+        let jobs = [
+            job("RUNNING", "a"),
+            job("PENDING", "b,kept"),
+            job("RUNNING", "c"),
+            job("COMPLETED", "d"),
+        ];
+        let kept = BTreeSet::from(["kept".to_owned()]);
+        let node_sets = BTreeSet::from(["cpu"]);
+        let find = |before: &RetainedLines, in_use: &[PartitionInUse], jobs: Option<&[Job]>| {
+            find_retained(&written, &kept, &node_sets, before, in_use, jobs)
+        };
+        let retained = |name: &str, line: &str, node_sets: &[&str]| {
+            let node_sets = node_sets.iter().map(|name| (*name).to_owned()).collect();
+            let line = line.to_owned();
+            (name.to_owned(), Retained { line, node_sets })
+        };
+        let a = retained("a", "a MaxTime=60 Nodes=cpu,n1 State=DRAIN", &["cpu"]);
+        let b = retained("b", "b Nodes=ALL State=INACTIVE", &[]);
+        let d = retained("d", "d Nodes=ALL State=DRAIN", &[]);
+        let none = RetainedLines::new();
+        // A node set of a user's own line may contain any nodes, so the removal of `c` waits for its jobs.
+        let both = RetainedLines::from([a, b]);
+        assert_eq!(find(&none, &[], Some(&jobs)), both);
+        assert_eq!(find(&both, &[], Some(&[])), none, "its jobs have ended");
+        assert_eq!(
+            find(&none, &[], None),
+            none,
+            "jobs are not known, and the removal waits for them"
+        );
+        assert_eq!(find(&both, &[], None), both, "jobs are not known");
+        let refused = serde_json::from_value(json!({ "name": "d", "why": "jobs" })).unwrap();
+        assert_eq!(find(&none, &[refused], Some(&[])), RetainedLines::from([d]));
     }
 }

@@ -7,7 +7,7 @@ use slurm::{
     partition::PartitionStateName,
 };
 
-use super::{closing::is_closed, default::is_yes, mark::Mark};
+use super::{default::is_yes, mark::Mark};
 
 /// The parts of a Partition's line, as they were accepted into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,11 +34,6 @@ pub(crate) fn strictness(state: &str) -> Option<u8> {
 }
 
 impl PartitionLine {
-    /// Whether it accepts no new jobs.
-    pub(crate) fn is_closed(&self) -> bool {
-        is_closed(&self.state)
-    }
-
     /// The same line with this state.
     pub(crate) fn with_state(&self, state: &str) -> Self {
         Self {
@@ -81,11 +76,6 @@ impl PartitionLine {
             generation,
             mark: None,
         })
-    }
-
-    /// See [`is_self_contained`].
-    pub(crate) fn is_self_contained(&self) -> bool {
-        is_self_contained(&self.whole())
     }
 
     /// The text after `PartitionName=`.
@@ -161,7 +151,7 @@ mod tests {
             mark: None,
         };
         assert_eq!(line.settings, "Default=\"YES\" Topology=\"a  Default=NO b\"");
-        assert!(line.is_default() && line.is_self_contained());
+        assert!(line.is_default() && is_self_contained(&line.whole()));
         assert_eq!(line.without_default().settings, "Topology=\"a  Default=NO b\"");
         assert_eq!(PartitionLine::read(&line.whole(), 3), Some(line));
     }

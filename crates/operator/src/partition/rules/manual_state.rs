@@ -122,3 +122,87 @@ pub(crate) fn write_states(conf: &str, manual: &ManualStates) -> String {
         edited.filter(|edited| edited.lines().count() == lines).unwrap_or(conf)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const SINCE: &str = "2026-01-02T00:00:00.000Z";
+
+    fn drained() -> ManualState {
+        ManualState {
+            state: "DRAIN".to_owned(),
+            wanted: "UP".to_owned(),
+            since: SINCE.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_manual_state_is_lifted_by_another_wanted_state_a_resume_or_the_policy() {
+        let partition = |spec: serde_json::Value, resumed_at: &str| -> Partition {
+            let mut spec = spec;
+            spec["controllerRef"] = json!({ "name": "slurm" });
+            let mut partition = Partition::new("a", serde_json::from_value(spec).unwrap());
+            partition
+                .annotations_mut()
+                .insert(annotations::RESUMED_AT.to_owned(), resumed_at.to_owned());
+            partition
+        };
+        for (wanted, spec, resumed_at, is_lifted) in [
+            ("UP", json!({}), "", false),
+            ("UP", json!({}), "2026-01-01T00:00:00Z", false),
+            ("UP", json!({}), "2026-01-03T00:00:00Z", true),
+            ("DOWN", json!({}), "", true),
+            ("UP", json!({ "driftPolicy": "RevertAll" }), "", true),
+            ("UP", json!({ "driftPolicy": "Revert" }), "", false),
+        ] {
+            let object = partition(spec.clone(), resumed_at);
+            assert_eq!(
+                drained().is_lifted(wanted, Some(&object)),
+                is_lifted,
+                "{wanted} {spec} {resumed_at}"
+            );
+        }
+        assert!(!drained().is_lifted("UP", None));
+    }
+
+    #[test]
+    fn a_stricter_state_than_wanted_is_kept_until_a_person_opens_the_partition() {
+        let wanted = "PartitionName=a\nPartitionName=b State=DRAIN\n";
+        let written = "PartitionName=a State=DRAIN\nPartitionName=b State=DRAIN\n";
+        let known = ManualStates::from([("a".to_owned(), drained())]);
+        let none = ManualStates::new();
+        for (states, is_fresh, written, before, expected) in [
+            (["UP", "DRAIN"], true, wanted, &none, (&none, false)),
+            (["DRAIN", "DRAIN"], true, wanted, &none, (&known, false)),
+            // Read before the states were written.
+            (["DRAIN", "DRAIN"], false, wanted, &none, (&none, true)),
+            // Opening a partition that should be closed is no manual state.
+            (["UP", "UP"], true, wanted, &none, (&none, false)),
+            (["DRAIN", "DRAIN"], true, written, &known, (&known, false)),
+            (["UP", "DRAIN"], true, written, &known, (&none, false)),
+            (["UP", "DRAIN"], false, written, &known, (&known, true)),
+        ] {
+            let live = ["a", "b"].into_iter().zip(states).map(|(name, state)| {
+                let shown = json!({ "name": name, "partition": { "state": [state] }, "nodes": { "configured": "" } });
+                (name.to_owned(), serde_json::from_value(shown).unwrap())
+            });
+            let live = live.collect();
+            let live = Some((&live, SINCE.parse().unwrap()));
+            let document = Document::parse(written);
+            let (found, is_unsure) =
+                find_manual_states(&[], live, is_fresh, Some(&document), before, || Document::parse(wanted));
+            assert_eq!((&found, is_unsure), expected, "{states:?} {is_fresh} {written}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_written_into_the_line_of_its_partition() {
+        let known = ManualStates::from([("a".to_owned(), drained()), ("gone".to_owned(), drained())]);
+        let conf = "PartitionName=a Nodes=x State=UP\nPartitionName=b Nodes=y\n";
+        let expected = conf.replace("State=UP", "State=DRAIN");
+        assert_eq!(write_states(conf, &known), expected);
+    }
+}

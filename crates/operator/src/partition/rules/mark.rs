@@ -247,7 +247,7 @@ mod tests {
         let marks = |node: &str, partitions: &[Arc<Partition>]| Marks::of(&cpu, node, partitions, &sets);
 
         let under_way = marks("cpu-1", &[partition(&["cpu-2"], 2, 1, &line(&old))]);
-        assert_eq!(under_way.wanted, [new.clone()]);
+        assert_eq!(under_way.wanted, std::slice::from_ref(&new));
         assert!(!under_way.is_stale(&old));
         // Accepted, though the status still shows the former line.
         assert!(!marks("cpu-1", &[partition(&["cpu-2"], 3, 2, "")]).is_stale(&old));

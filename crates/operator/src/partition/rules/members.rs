@@ -5,9 +5,14 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use api::{NodeSet, Partition, claims::LabelSelector};
 use kube::ResourceExt as _;
-use slurm::{Hostlist, hostlist::MAX_HOSTS};
+use slurm::{
+    Hostlist,
+    hostlist::{HostlistError, MAX_HOSTS},
+};
+use thiserror::Error;
 
 use super::mark::Mark;
+use crate::{finding::Finding, reason};
 
 /// The members of a Partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,15 +23,50 @@ pub(crate) struct Members {
     pub(crate) mark: Option<Mark>,
 }
 
-/// Returns the members, or what is wrong, with the field and the remedy.
-pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Members, String> {
+/// What is wrong with the members, with the field and the remedy.
+#[derive(Clone, Debug, Error)]
+pub(crate) enum BadMembers {
+    #[error("spec.nodeSetSelector selects none of the NodeSets of Controller {0:?}; correct it, or label a NodeSet")]
+    NoneSelected(String),
+    #[error("spec.nodeSetSelector has operator {0:?}; use In, NotIn, Exists or DoesNotExist")]
+    UnknownOperator(String),
+    #[error(
+        "spec.nodeSets[{index}] names NodeSet {name:?}, which Controller {controller:?} does not have: it has {existing}; create it, or name another one"
+    )]
+    NoSuchNodeSet {
+        index: usize,
+        name: String,
+        controller: String,
+        existing: String,
+    },
+    #[error("spec.nodeSets[{0}] is {1:?}, which is the name of NodeSets {2} in Slurm; use the name of the object")]
+    AmbiguousName(usize, String, String),
+    #[error("spec.nodes[{0}] is {1:?}, which is NodeSet {2:?}; name that in spec.nodeSets")]
+    NodeSetAsNode(usize, String, String),
+    #[error("{0}[{1}] is not a hostlist: {2}; write one such as ext[001-004]")]
+    NotAHostlist(&'static str, usize, #[source] HostlistError),
+    #[error("{0}: {1}")]
+    BadNames(&'static str, #[source] HostlistError),
+    #[error("{0} lists {1} nodes, and at most {MAX_HOSTS} are allowed; list fewer")]
+    TooManyNodes(&'static str, usize),
+    #[error("spec.excludeNodes cannot exclude nodes from ALL in spec.nodes; name NodeSets instead")]
+    ExcludedFromAll,
+    #[error("spec.excludeNodes excludes all of spec.nodes; exclude fewer, or delete the Partition")]
+    NoneLeft,
+}
+
+impl From<BadMembers> for Finding {
+    fn from(bad: BadMembers) -> Self {
+        Self::new(reason::BAD_MEMBERS, bad.to_string())
+    }
+}
+
+/// Returns the members, or what is wrong with them.
+pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Members, BadMembers> {
     let sets = resolve_node_sets(partition, node_sets)?;
     let listed = resolve_nodes(partition, node_sets)?;
     if sets.is_empty() && listed.is_empty() {
-        return Err(format!(
-            "spec.nodeSetSelector selects none of the NodeSets of Controller {:?}; correct it, or label a NodeSet",
-            partition.spec.controller_ref.name
-        ));
+        return Err(BadMembers::NoneSelected(partition.spec.controller_ref.name.clone()));
     }
     let excluded = partition.spec.exclude_nodes.as_deref().unwrap_or_default();
     let excluded = hosts_of("spec.excludeNodes", excluded)?;
@@ -38,16 +78,16 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
         });
     }
     if listed.iter().any(|entry| entry.eq_ignore_ascii_case("ALL")) {
-        return Err("spec.excludeNodes cannot exclude nodes from ALL in spec.nodes; name NodeSets instead".to_owned());
+        return Err(BadMembers::ExcludedFromAll);
     }
     let left = hosts_of("spec.nodes", &listed)?;
     let left = left.names().filter(|name| !excluded.contains(name));
-    let left = Hostlist::of_names(left).map_err(|why| format!("spec.nodes: {why}"))?;
+    let left = Hostlist::of_names(left).map_err(|why| BadMembers::BadNames("spec.nodes", why))?;
     let mark = (!sets.is_empty()).then(|| Mark::new(&partition.slurm_name(), sets, &excluded));
     let marked = mark.iter().map(|mark| mark.name.clone());
     let nodes: Vec<String> = marked.chain((!left.is_empty()).then(|| left.to_string())).collect();
     if nodes.is_empty() {
-        return Err("spec.excludeNodes excludes all of spec.nodes; exclude fewer, or delete the Partition".to_owned());
+        return Err(BadMembers::NoneLeft);
     }
     Ok(Members {
         nodes: nodes.join(","),
@@ -56,7 +96,7 @@ pub(crate) fn resolve_members(partition: &Partition, node_sets: &[Arc<NodeSet>])
 }
 
 /// Returns the names of its NodeSets in Slurm.
-fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
+fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, BadMembers> {
     let mut members = Vec::new();
     for (index, name) in partition.spec.node_sets.iter().flatten().enumerate() {
         members.push(find_node_set(partition, node_sets, index, name)?.slurm_name());
@@ -72,14 +112,11 @@ fn resolve_node_sets(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Resul
 }
 
 /// Returns the entries of `spec.nodes`, as written.
-fn resolve_nodes(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, String> {
+fn resolve_nodes(partition: &Partition, node_sets: &[Arc<NodeSet>]) -> Result<Vec<String>, BadMembers> {
     let nodes = partition.spec.nodes.as_deref().unwrap_or_default();
     for (index, entry) in nodes.iter().enumerate() {
         if let Some(node_set) = node_sets.iter().find(|node_set| node_set.slurm_name() == *entry) {
-            return Err(format!(
-                "spec.nodes[{index}] is {entry:?}, which is NodeSet {:?}; name that in spec.nodeSets",
-                node_set.name_any()
-            ));
+            return Err(BadMembers::NodeSetAsNode(index, entry.clone(), node_set.name_any()));
         }
     }
     hosts_of("spec.nodes", nodes)?;
@@ -94,21 +131,18 @@ fn without_duplicates(mut names: Vec<String>) -> Vec<String> {
 }
 
 /// Returns all hosts of a field whose entries are hostlists.
-fn hosts_of(field: &str, entries: &[String]) -> Result<Hostlist, String> {
+fn hosts_of(field: &'static str, entries: &[String]) -> Result<Hostlist, BadMembers> {
     let mut count = 0;
     let mut names = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
-        let hosts = Hostlist::parse(entry)
-            .map_err(|why| format!("{field}[{index}] is not a hostlist: {why}; write one such as ext[001-004]"))?;
+        let hosts = Hostlist::parse(entry).map_err(|why| BadMembers::NotAHostlist(field, index, why))?;
         count += hosts.len();
         if count > MAX_HOSTS {
-            return Err(format!(
-                "{field} lists {count} nodes, and at most {MAX_HOSTS} are allowed; list fewer"
-            ));
+            return Err(BadMembers::TooManyNodes(field, count));
         }
         names.extend(hosts.names());
     }
-    Hostlist::of_names(names).map_err(|why| format!("{field}: {why}"))
+    Hostlist::of_names(names).map_err(|why| BadMembers::BadNames(field, why))
 }
 
 /// Finds a NodeSet by the name of the object, else by its name in Slurm.
@@ -117,37 +151,35 @@ fn find_node_set<'a>(
     node_sets: &'a [Arc<NodeSet>],
     index: usize,
     name: &str,
-) -> Result<&'a NodeSet, String> {
+) -> Result<&'a NodeSet, BadMembers> {
     if let Some(node_set) = node_sets.iter().find(|node_set| node_set.name_any() == name) {
         return Ok(node_set);
     }
-    let called = node_sets.iter().filter(|node_set| node_set.slurm_name() == name);
-    let called: Vec<&Arc<NodeSet>> = called.collect();
-    let names = |sets: &[&Arc<NodeSet>], separator: &str| {
-        let names: Vec<String> = sets.iter().map(|node_set| node_set.name_any()).collect();
-        names.join(separator)
+    let all: Vec<&Arc<NodeSet>> = node_sets.iter().collect();
+    let called: Vec<&Arc<NodeSet>> = node_sets.iter().filter(|set| set.slurm_name() == name).collect();
+    let names = |sets: &[&Arc<NodeSet>], separator: &str| match sets {
+        [] => "none".to_owned(),
+        sets => sets
+            .iter()
+            .map(|set| set.name_any())
+            .collect::<Vec<_>>()
+            .join(separator),
     };
+    let (name, controller) = (name.to_owned(), partition.spec.controller_ref.name.clone());
     match called.as_slice() {
         [one] => Ok(one),
-        [] => {
-            let known = match names(&node_sets.iter().collect::<Vec<_>>(), ", ") {
-                known if known.is_empty() => "none".to_owned(),
-                known => known,
-            };
-            Err(format!(
-                "spec.nodeSets[{index}] names NodeSet {name:?}, which Controller {:?} does not have: it has {known}; create it, or name another one",
-                partition.spec.controller_ref.name
-            ))
-        }
-        several => Err(format!(
-            "spec.nodeSets[{index}] is {name:?}, which is the name of NodeSets {} in Slurm; use the name of the object",
-            names(several, " and ")
-        )),
+        [] => Err(BadMembers::NoSuchNodeSet {
+            index,
+            name,
+            controller,
+            existing: names(&all, ", "),
+        }),
+        several => Err(BadMembers::AmbiguousName(index, name, names(several, " and "))),
     }
 }
 
 /// Kubernetes' own rules: an empty selector selects everything.
-fn selects(selector: &LabelSelector, node_set: &NodeSet) -> Result<bool, String> {
+fn selects(selector: &LabelSelector, node_set: &NodeSet) -> Result<bool, BadMembers> {
     let labels = node_set.labels();
     let same = |(key, value): (&String, &String)| labels.get(key) == Some(value);
     if !selector.match_labels.iter().flatten().all(same) {
@@ -162,11 +194,7 @@ fn selects(selector: &LabelSelector, node_set: &NodeSet) -> Result<bool, String>
             "NotIn" => !is_one,
             "Exists" => value.is_some(),
             "DoesNotExist" => value.is_none(),
-            other => {
-                return Err(format!(
-                    "spec.nodeSetSelector has operator {other:?}; use In, NotIn, Exists or DoesNotExist"
-                ));
-            }
+            other => return Err(BadMembers::UnknownOperator(other.to_owned())),
         };
         if !holds {
             return Ok(false);
@@ -204,7 +232,8 @@ mod tests {
         let mut spec = spec;
         spec["controllerRef"] = json!({ "name": "slurm" });
         let partition = Partition::new("x", serde_json::from_value(spec).unwrap());
-        resolve_members(&partition, &sets()).map(|members| members.nodes)
+        let members = resolve_members(&partition, &sets()).map_err(|bad| bad.to_string())?;
+        Ok(members.nodes)
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Plans a Controller: its pods, Services and keys, around the outcome of its [`configuration`]. Pure.
 
-mod workload;
-
 use std::{collections::BTreeSet, time::Duration};
 
 use api::{
@@ -11,25 +9,35 @@ use api::{
     validate::check_shared_claim,
     wellknown::{SLURM_CONF_FILE, STATE_DIR, STATE_VOLUME},
 };
-use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Service};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{Secret, Service},
+};
 use kube::ResourceExt;
 
-use self::workload::{plan_keys, plan_pods};
 use super::{
-    build::{build_internal_service, build_monitor, build_service},
+    build::{
+        build_internal_service, build_monitor, build_service,
+        stateful_set::{Keys, build_stateful_set},
+    },
     observe::Observed,
 };
 use crate::{
     cluster::{
         ExternalState,
+        deliver::JwtKey,
         pods::{self, active_pod},
     },
-    configuration::{self, ConfigState, DeliveryChange, Outcome, gather_accounting, render::build_external_config_map},
+    configuration::{
+        self, ConfigState, DeliveryChange, Outcome, gather_accounting, render::build_external_config_map,
+        report::held_input,
+    },
     finding::{Blocks, Finding, is_blocked},
     parent::Parent,
     reason,
     runtime::{ServiceMonitor, Warning},
-    template::service::plan_service,
+    secret::entry,
+    template::{metadata::Marks, service::plan_service},
 };
 
 /// The planned actions, in the order of its fields, and the findings.
@@ -46,8 +54,6 @@ pub(super) struct Plan {
     /// Children that are kept; all others of this owner are deleted. `None`: nothing is deleted.
     pub(super) keep: Option<Keep>,
     pub(super) effects: Vec<Effect>,
-    /// Fields for files that the operator does not manage.
-    pub(super) ignored: Vec<String>,
 }
 
 /// Names in Slurm that a plan depends on may be a few seconds old, and Slurm does not report new ones.
@@ -67,17 +73,8 @@ impl Plan {
     }
 
     fn is_reported(&self, message: &str, noted: &[HeldInput]) -> bool {
-        let mut about = self
-            .configuration
-            .held
-            .iter()
-            .filter(|held| held.finding().message == message);
-        about.any(|held| {
-            let is_same = |noted: &HeldInput| {
-                noted.source == held.source && noted.reason == held.reason && noted.message == held.why
-            };
-            held.soon || noted.iter().any(is_same)
-        })
+        let mut held = self.configuration.held.iter();
+        held.any(|held| held.finding().message == message && (held.soon || noted.contains(&held_input(held))))
     }
 
     /// When to reconcile again without a change.
@@ -137,7 +134,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         ..finding
     }));
     let (keys, new_keys) = plan_keys(observed, &mut findings);
-    let configuration = configuration::plan(inputs, snapshot, keys.as_ref().map(|keys| &keys.jwt_key));
+    let configuration = configuration::plan(inputs, snapshot, keys.as_ref().map(|keys| &keys.jwt));
     findings.extend(configuration.findings.iter().cloned());
     let planned = plan_pods(observed, &parent, keys.as_ref(), &configuration, &findings);
     let (stateful_set, replace) = planned.unwrap_or_else(|finding| {
@@ -170,7 +167,6 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         service_monitor,
         effects: replace.into_iter().chain(plan_labels(observed)).collect(),
         configuration,
-        ignored: Vec::new(),
     }
 }
 
@@ -257,27 +253,9 @@ fn plan_external(
             config_maps: config_map.into_iter().collect(),
             ..Outcome::without_files(inputs, snapshot, ConfigState::External)
         },
-        ignored: ignored_fields(observed),
         findings,
         ..Plan::default()
     }
-}
-
-/// Fields that belong in the files of an external slurmctld.
-fn ignored_fields(observed: &Observed) -> Vec<String> {
-    let spec = &observed.inputs.controller.spec;
-    let has_lines = spec.extra_conf.as_deref().is_some_and(|lines| !lines.trim().is_empty());
-    let lines = has_lines.then(|| "spec.extraConf".to_owned()).into_iter();
-    let files = spec
-        .file_refs()
-        .into_iter()
-        .filter(|(_, references)| !references.is_empty());
-    let files = files.map(|(field, _)| format!("spec.{field}"));
-    let node_sets = observed.inputs.node_sets.iter();
-    let partitions = node_sets
-        .filter(|node_set| node_set.spec.wanted_partition().is_some())
-        .map(|node_set| format!("spec.partition of NodeSet {:?}", node_set.name_any()));
-    lines.chain(files).chain(partitions).collect()
 }
 
 /// The ServiceMonitor, if it is wanted and its kind exists.
@@ -309,4 +287,138 @@ fn plan_labels(observed: &Observed) -> Vec<Effect> {
         }
     }
     effects
+}
+
+/// Returns both keys if they exist, and the keys to generate. Reports those that are missing.
+fn plan_keys(observed: &Observed, findings: &mut Vec<Finding>) -> (Option<Keys>, Vec<SecretKeyRef>) {
+    let controller = observed.inputs.controller.as_ref();
+    let spec = &controller.spec;
+    let mut new = Vec::new();
+    let remedy = if spec.is_external() {
+        "create it from the key of the cluster"
+    } else {
+        "create it, or remove the reference to have a key generated"
+    };
+    let mut find = |field: &str, reference: Option<SecretKeyRef>, given: bool, secret: Option<&Arc<Secret>>| {
+        let reference = reference?;
+        let SecretKeyRef { name, key, .. } = &reference;
+        let missing = match secret.map(|secret| entry(Some(secret), key)) {
+            Some(Some(bytes)) => return Some(bytes.to_vec()),
+            Some(None) => format!(
+                "spec.{field}.key names entry {key:?}, which Secret {name:?} does not have or has empty; add it, or name another one"
+            ),
+            None if given => format!("spec.{field}.name names Secret {name:?}, which does not exist; {remedy}"),
+            None => {
+                new.push(reference);
+                return None;
+            }
+        };
+        findings.push(Finding::new(Blocks::Pods, reason::SECRET_MISSING, missing));
+        None
+    };
+    let slurm = find(
+        "slurmKeyRef",
+        controller.slurm_key(),
+        spec.slurm_key_ref.is_some(),
+        observed.slurm_key.as_ref(),
+    );
+    let jwt_field = if spec.jwt_key_ref.is_none() && spec.jwt_hs256_key_ref.is_some() {
+        "jwtHs256KeyRef"
+    } else {
+        "jwtKeyRef"
+    };
+    let jwt = find(
+        jwt_field,
+        controller.jwt_key(),
+        spec.effective_jwt_key_ref().is_some(),
+        observed.jwt_key.as_ref(),
+    );
+    let jwt = jwt.map(JwtKey);
+    (slurm.zip(jwt).map(|(slurm, jwt)| Keys { slurm, jwt }), new)
+}
+
+/// Plans slurmctld's StatefulSet, or the effect that must come first. `findings` are the earlier findings.
+fn plan_pods(
+    observed: &Observed,
+    parent: &Parent,
+    keys: Option<&Keys>,
+    configuration: &Outcome,
+    findings: &[Finding],
+) -> Result<(Option<StatefulSet>, Option<Effect>), Finding> {
+    check_storage_change(observed, parent)?;
+    // A pod without any configuration would only fail; it is created once there is one.
+    let has_config = observed.inputs.bundle.is_some() || !configuration.config_maps.is_empty();
+    let (Some(keys), true, false) = (keys, has_config, is_blocked(findings, Blocks::Pods)) else {
+        return Ok((None, None));
+    };
+    let service = parent.names.internal_service();
+    if let Some(set) = &observed.stateful_set
+        && let Some(before) = set.spec.as_ref().and_then(|spec| spec.service_name.as_ref())
+        && *before != service
+        && set.metadata.deletion_timestamp.is_none()
+    {
+        let replace = Effect::DeleteStatefulSet {
+            name: set.name_any(),
+            uid: set.uid().unwrap_or_default(),
+            why: format!("its Service is {before:?} and must be {service:?}, which cannot be changed in place"),
+        };
+        return Ok((None, Some(replace)));
+    }
+    let (images, before) = (&observed.images, observed.stateful_set.as_deref());
+    let hold = is_held(observed);
+    let set = build_stateful_set(parent, keys, configuration.restart, images, before, hold).map_err(|error| {
+        Finding::new(
+            Blocks::Pods,
+            reason::INVALID_SPEC,
+            format!("spec.template.spec, or an override of a container, does not fit the PodSpec schema: {error}; correct it"),
+        )
+    })?;
+    Ok((Some(set), None))
+}
+
+/// Whether pods of another operator run, which must not be restarted just because this one took over. A new annotation
+/// on the Controller, such as `restart-trigger`, requests a restart.
+fn is_held(observed: &Observed) -> bool {
+    let wanted = Marks::of_for_pods(&observed.inputs.controller.metadata).annotations;
+    let untouched = |pod: &Pod| {
+        wanted
+            .iter()
+            .all(|(key, value)| pod.annotations().get(key) == Some(value))
+    };
+    observed
+        .inputs
+        .pods
+        .iter()
+        .any(|pod| pods::is_ready(pod) && !pods::has_agent(pod) && untouched(pod))
+}
+
+/// Kubernetes does not allow a StatefulSet to change its claims, and the cluster's state would be lost.
+fn check_storage_change(observed: &Observed, parent: &Parent) -> Result<(), Finding> {
+    let set = observed.stateful_set.as_ref();
+    let Some(spec) = set.and_then(|set| set.spec.as_ref()) else {
+        return Ok(());
+    };
+    let describe = |has_own: bool, claim: Option<&str>| match claim {
+        _ if has_own => "a claim of its own".to_owned(),
+        Some(claim) => format!("claim {claim:?}"),
+        None => "no volume".to_owned(),
+    };
+    let mut claims = spec.volume_claim_templates.iter().flatten();
+    let mut volumes = spec.template.spec.iter().flat_map(|pod| pod.volumes.iter().flatten());
+    let volume = volumes.find(|volume| volume.name == STATE_VOLUME);
+    let claim = volume.and_then(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()));
+    let before = describe(claims.any(|claim| claim.name_any() == STATE_VOLUME), claim);
+    let wanted = &parent.controller.spec;
+    let claim = wanted.existing_claim();
+    let now = describe(claim.is_none() && wanted.is_persistent(), claim);
+    if before == now {
+        return Ok(());
+    }
+    Err(Finding::new(
+        Blocks::Pods,
+        reason::INVALID_SPEC,
+        format!(
+            "spec.persistence cannot be changed, because the cluster's state would be lost: it is on {before}, and the spec now requires {now}; set it back, or create another Controller"
+        ),
+    ))
 }
