@@ -212,7 +212,9 @@ fn observe_foreign_pods(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, B
         if worker.label(labels::NAME) != Some(apps::SLURMD) {
             continue;
         }
-        let is_ours = worker.label(labels::INSTANCE) == Some(&name) && is_named_after(worker, &name);
+        let prefix = pod.metadata.generate_name.as_deref();
+        let is_named_after = worker.ordinal(&name).is_some() || prefix == Some(&nodeset.child_names().pod_prefix());
+        let is_ours = worker.label(labels::INSTANCE) == Some(&name) && is_named_after;
         if owner.is_none() && is_ours && worker.is_active() {
             orphans.push(pod);
         } else if worker.label(labels::CLUSTER) == Some(cluster)
@@ -222,11 +224,6 @@ fn observe_foreign_pods(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, B
         }
     }
     (orphans, hostnames)
-}
-
-fn is_named_after(worker: Worker<'_>, nodeset: &str) -> bool {
-    let generated = worker.0.metadata.generate_name.as_deref();
-    worker.ordinal(nodeset).is_some() || generated.and_then(|prefix| prefix.strip_suffix('-')) == Some(nodeset)
 }
 
 fn observe_claims(caches: &Caches, nodeset: &NodeSet, pods: &[Arc<Pod>]) -> Vec<Arc<PersistentVolumeClaim>> {

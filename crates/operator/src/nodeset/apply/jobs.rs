@@ -212,6 +212,11 @@ impl Executor<'_> {
 mod tests {
     use super::*;
 
+    fn turns(requests: &mut EndRequests, jobs: Vec<&JobEnd>) -> (usize, Vec<String>) {
+        let (due, refused) = requests.sort(jobs, Instant::now());
+        (due.len(), refused)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_job_is_requested_once_a_minute_and_a_refusal_is_remembered() {
         let mut requests = EndRequests::default();
@@ -222,10 +227,6 @@ mod tests {
             order: JobOrder::Requeue,
         };
         let ending = || vec![&end];
-        fn turns(requests: &mut EndRequests, jobs: Vec<&JobEnd>) -> (usize, Vec<String>) {
-            let (due, refused) = requests.sort(jobs, Instant::now());
-            (due.len(), refused)
-        }
         assert_eq!(turns(&mut requests, ending()), (1, vec![]));
         requests.note(&job, Some("no".to_owned()), Instant::now());
         assert_eq!(turns(&mut requests, ending()), (0, vec!["no".to_owned()]));

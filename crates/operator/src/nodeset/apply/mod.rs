@@ -36,7 +36,7 @@ use crate::{
     cluster::{Knowledge, Seen},
     reason,
     runtime::{Context, Error, Key, Writer, Written},
-    template::metadata::owner,
+    template::{fields, metadata::owner, set},
     worker::{ObjectId, Worker},
 };
 
@@ -94,9 +94,9 @@ impl ApplyResult {
     /// Runs steps, `limit` at a time. Returns whether all of them were executed.
     async fn run<E: Into<StepError>>(&mut self, steps: Vec<impl Future<Output = Result<(), E>>>, limit: usize) -> bool {
         let results: Vec<_> = stream::iter(steps).buffer_unordered(limit).collect().await;
-        results
-            .into_iter()
-            .fold(true, |all, result| self.take(result).is_some() && all)
+        let count = results.len();
+        let executed = results.into_iter().filter_map(|result| self.take(result));
+        executed.count() == count
     }
 }
 
@@ -257,15 +257,17 @@ impl Executor<'_> {
     }
 
     /// Merges fields into the metadata of an object. Lists are written whole, so it must not have changed since it was read.
-    async fn patch_unchanged<K: Written>(&self, object: &K, mut metadata: Value) -> Result<(), Error> {
-        metadata["uid"] = json!(object.meta().uid);
-        metadata["resourceVersion"] = json!(object.meta().resource_version);
+    async fn patch_unchanged<K: Written>(&self, object: &K, metadata: Value) -> Result<(), Error> {
+        let mut metadata = fields(metadata);
+        set(&mut metadata, "uid", object.meta().uid.clone());
+        set(&mut metadata, "resourceVersion", object.meta().resource_version.clone());
         self.patch::<K>(&object.name_any(), json!({ "metadata": metadata }))
             .await
     }
 
-    async fn patch_pod(&self, pod: &ObjectId, mut metadata: Value) -> Result<(), Error> {
-        metadata["uid"] = pod.uid.as_str().into();
+    async fn patch_pod(&self, pod: &ObjectId, metadata: Value) -> Result<(), Error> {
+        let mut metadata = fields(metadata);
+        set(&mut metadata, "uid", pod.uid.as_str());
         self.patch::<Pod>(&pod.name, json!({ "metadata": metadata })).await
     }
 

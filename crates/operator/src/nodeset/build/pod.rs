@@ -23,6 +23,7 @@ use crate::{
         fields,
         metadata::{Marks, Words, component_labels, owner},
         pod::PodTemplate,
+        set,
     },
 };
 
@@ -130,9 +131,10 @@ pub fn build_pod(blueprint: &Blueprint<'_>, place: &Place) -> Value {
     };
     let mut pod = template.with(nodeset.spec.pod_spec());
     settle_spec(&mut pod, nodeset, place);
-    pod["apiVersion"] = "v1".into();
-    pod["kind"] = "Pod".into();
-    pod
+    let mut pod = fields(pod);
+    set(&mut pod, "apiVersion", "v1");
+    set(&mut pod, "kind", "Pod");
+    pod.into()
 }
 
 fn metadata(blueprint: &Blueprint<'_>, place: &Place) -> ObjectMeta {
@@ -196,12 +198,12 @@ fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
     let mut volumes = claim_volumes(nodeset, place.claim_suffix());
     let key = blueprint.controller.slurm_key().unwrap_or_default();
     let item = json!({ "key": key.key, "path": wellknown::SLURM_KEY_FILE });
-    volumes.push(projected(ETC_VOLUME, "secret", &key.name, item));
+    volumes.push(projected(ETC_VOLUME, "secret", &key.name, &item));
     volumes.push(json!({ "name": LOG_VOLUME, "emptyDir": { "medium": "Memory" } }));
     if nodeset.spec.wanted_ssh().is_some() {
         let (names, file) = (nodeset.child_names(), wellknown::SSHD_CONFIG_FILE);
         let item = json!({ "key": file, "path": file, "mode": OWNER_ONLY });
-        volumes.push(projected(SSH_VOLUME, "configMap", &names.ssh_config_map(), item));
+        volumes.push(projected(SSH_VOLUME, "configMap", &names.ssh_config_map(), &item));
     }
     if let Some(reference) = nodeset.spec.wanted_sssd() {
         volumes.extend(ssh::sssd_volumes(reference));
@@ -210,7 +212,7 @@ fn volumes(blueprint: &Blueprint<'_>, place: &Place) -> Vec<Value> {
 }
 
 /// A volume with one entry of a Secret or a ConfigMap.
-pub(super) fn projected(volume: &str, kind: &str, name: &str, item: Value) -> Value {
+pub(super) fn projected(volume: &str, kind: &str, name: &str, item: &Value) -> Value {
     let sources = json!([{ (kind): { "name": name, "items": [item] } }]);
     json!({ "name": volume, "projected": { "defaultMode": OWNER_ONLY, "sources": sources } })
 }

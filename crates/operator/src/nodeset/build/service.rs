@@ -19,7 +19,7 @@ pub fn build_service(controller: &Controller, owners: &[Arc<NodeSet>]) -> Value 
     json!({
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(controller, names.workers_service(), owners),
+        "metadata": metadata(controller, &names.workers_service(), owners),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": true,
@@ -44,7 +44,7 @@ pub fn build_disruption_budget(controller: &Controller, owners: &[Arc<NodeSet>])
     json!({
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": metadata(controller, names.workers_disruption_budget(), owners),
+        "metadata": metadata(controller, &names.workers_disruption_budget(), owners),
         "spec": {
             "minAvailable": NEVER_EVICT,
             "selector": {
@@ -55,7 +55,7 @@ pub fn build_disruption_budget(controller: &Controller, owners: &[Arc<NodeSet>])
 }
 
 /// The owner references are without a controller.
-fn metadata(controller: &Controller, name: String, owners: &[Arc<NodeSet>]) -> Value {
+fn metadata(controller: &Controller, name: &str, owners: &[Arc<NodeSet>]) -> Value {
     let reference = |nodeset: &Arc<NodeSet>| -> Map<String, Value> {
         let mut reference = fields(json!(owner(nodeset.as_ref())));
         reference.remove("controller");

@@ -36,7 +36,7 @@ const START: &str = r#"sh -c "$0" </dev/null >/dev/null 2>&1 &"#;
 pub(super) fn sssd_volumes(reference: &SecretKeyRef) -> [Value; 2] {
     let item = json!({ "key": reference.key, "path": FILE, "mode": OWNER_ONLY });
     [
-        projected(WANTED_VOLUME, "secret", &reference.name, item),
+        projected(WANTED_VOLUME, "secret", &reference.name, &item),
         json!({ "name": USED_VOLUME, "emptyDir": { "medium": "Memory" } }),
     ]
 }

@@ -1,19 +1,36 @@
-//! Dead workers, and workers that may be alive although nobody sees them.
+//! Lost workers: those that are dead, those that may be alive although nobody sees them, and Slurm's records of both; then
+//! the workers that are back, and ready workers that Slurm has lost.
 //!
 //! An unreachable Kubernetes node may still run its jobs, so the operator does nothing about it: Slurm's own timeout
 //! applies, and the name of the worker is not reused. Its jobs start elsewhere only on proof that it is dead.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use api::keys;
+use api::{
+    keys,
+    nodeset::{PruneNodeRecords, ScalingMode},
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use slurm::{agent::Reason, node::Node as SlurmNode};
 
-use super::{Effect, Plan, PlannedOrder, WorkerLoss, drains::has_manual_reason};
+use super::{
+    Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerLoss, WorkerRemoval, cordon,
+    drains::{has_manual_reason, has_operator_reason, is_operator_reason, is_slurm_reason},
+    max_unavailable,
+    scale::ScalePlan,
+    stale_jobs,
+};
 use crate::{
     cluster::NodeOrder,
-    nodeset::{build::TERMINATING, observe::Observed},
+    nodeset::{
+        build::{TERMINATING, hostname_on},
+        observe::Observed,
+    },
+    unix_time::timestamp,
     worker::Worker,
 };
 
@@ -21,6 +38,12 @@ use crate::{
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// A kubelet that reconnects ends unwanted pods within this time.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(10);
+/// Nothing waits for the deletion of a record, and the list of jobs may be long.
+const RECORD_REQUEUE: Duration = Duration::from_mins(1);
+/// Part of the drain reason of a leaving worker.
+const LEAVING_REASON: &str = "is pending termination for";
+/// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 s by default).
+const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Why a worker is known to be dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,12 +102,7 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
 
 /// Returns the order that sets a dead node down, unless it is down already or comes from slurm.conf. The reason of a worker
 /// that left on purpose stays: it decides later whether the record may be deleted.
-pub(super) fn down(
-    node: &SlurmNode,
-    death: &Death,
-    worker: Option<Worker<'_>>,
-    is_planned: bool,
-) -> Option<PlannedOrder> {
+fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, is_planned: bool) -> Option<PlannedOrder> {
     if node.state.is_down() || !node.state.is_dynamic() {
         return None;
     }
@@ -135,7 +153,7 @@ fn is_cut_off(observed: &Observed, node: &str) -> bool {
 }
 
 /// Returns since when the kubelet of this node has been reporting.
-pub(super) fn ready_since(node: &Node) -> Option<Timestamp> {
+fn ready_since(node: &Node) -> Option<Timestamp> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
     let since = ready.last_transition_time.as_ref();
@@ -147,271 +165,121 @@ fn is_out_of_service(node: &Node) -> bool {
     taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-#[cfg(test)]
-pub(super) mod tests {
-    use serde_json::{Value, json};
-
-    use super::{super::tests::steps, *};
-    use crate::{
-        cluster::Knowledge,
-        nodeset::{
-            fixture::{
-                DRAINED, DRAINING, IDLE, controller, finished, host, known, marked, nodeset, observed_exactly,
-                slurm_key, terminating, unknown, with, worker,
-            },
-            plan::{Plan, Wait, plan},
-        },
-    };
-
-    pub(in crate::nodeset::plan) fn not_ready(host: Value) -> Value {
-        with(host, &[("/status/conditions/0/status", json!("Unknown"))])
-    }
-
-    fn tainted(host: Value) -> Value {
-        with(
-            host,
-            &[(
-                "/spec",
-                json!({ "taints": [{ "key": OUT_OF_SERVICE, "effect": "NoExecute" }] }),
-            )],
-        )
-    }
-
-    fn ended(pod: Value) -> Value {
-        let state = json!({ "terminated": { "exitCode": 0 } });
-        let status = json!([{ "name": "slurmd", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state }]);
-        with(pod, &[("/status/containerStatuses", status)])
-    }
-
-    /// The plan for one worker among these objects only.
-    pub(in crate::nodeset::plan) fn planned(objects: Vec<Value>, status: Value, knowledge: Knowledge) -> Plan {
-        let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
-        let all = [vec![controller(), slurm_key(), set], objects].concat();
-        plan(&observed_exactly("compute", all, knowledge))
-    }
-
-    pub(in crate::nodeset::plan) fn node(state: &[&str], reason: &str, reason_at: &str) -> Knowledge {
-        let at: Timestamp = reason_at.parse().unwrap();
-        let nodes = json!([{ "name": "compute-0", "state": state, "reason": reason,
-            "reason_changed_at": { "set": true, "infinite": false, "number": at.as_second() } }]);
-        let nodes = serde_json::from_value(nodes).unwrap();
-        Knowledge::Known(crate::cluster::Seen::of_nodes(nodes, crate::nodeset::fixture::now()).into())
-    }
-
-    pub(in crate::nodeset::plan) const DOWN: &[&str] = &["DOWN", "DYNAMIC_NORM"];
-
-    #[test]
-    fn only_proof_of_death_has_consequences() {
-        let k1 = || host("k1");
-        for (case, pod, node, expected) in [
-            ("it runs", worker(0), Some(k1()), ""),
-            ("its node does not answer", worker(0), Some(not_ready(k1())), ""),
-            (
-                "and somebody has deleted it",
-                terminating(worker(0)),
-                Some(not_ready(k1())),
-                "",
-            ),
-            ("a node that answers is in service", worker(0), Some(tainted(k1())), ""),
-            ("containers that will start again", ended(worker(0)), Some(k1()), ""),
-            (
-                "the kubelet says so",
-                finished(worker(0)),
-                Some(k1()),
-                "down compute-0, replace compute-0",
-            ),
-            (
-                "its last container ended",
-                terminating(ended(worker(0))),
-                Some(k1()),
-                "down compute-0, replace compute-0",
-            ),
-            ("its node is gone", worker(0), None, "down compute-0, replace compute-0"),
-            (
-                "its node is gone while it ended",
-                terminating(worker(0)),
-                None,
-                "down compute-0, replace compute-0",
-            ),
-            (
-                "its node is declared dead",
-                worker(0),
-                Some(tainted(not_ready(k1()))),
-                "down compute-0, replace compute-0",
-            ),
-        ] {
-            let plan = planned(
-                [Some(pod), node].into_iter().flatten().collect(),
-                json!(null),
-                known(&[("compute-0", IDLE)], &[]),
-            );
-            assert_eq!(steps(&plan).join("; "), expected, "{case}");
+/// Sets the nodes of dead workers down, and deletes the records that nothing needs. New workers use those of their names.
+///
+/// A worker that is removed as planned takes its record along. These are the others: records of lost workers, and records
+/// that had to stay because a job requested the node by name.
+pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mut Plan) {
+    let Some(seen) = observed.knowledge.known() else { return };
+    let spec = &observed.nodeset.spec;
+    for (name, identity) in &observed.records {
+        let Some(node) = seen.nodes.get(name) else { continue };
+        let host = observed.nodes.get(&identity.node).map(AsRef::as_ref);
+        // The record may be older than the status's note about the last worker of that name.
+        let may_be_alive = identity.node.is_empty() || may_be_alive_on(observed, name).is_some();
+        let death = death_of_node(&identity.node, host).filter(|_| !may_be_alive);
+        let was_planned = is_operator_reason(&node.reason) && node.reason.contains(LEAVING_REASON);
+        let is_planned = was_planned && !node.state.is_busy();
+        if let Some(death) = &death
+            && let Some(down) = down(node, death, None, is_planned)
+        {
+            plan.effects.push(Effect::LoseWorker(WorkerLoss {
+                pod: None,
+                death: death.clone(),
+                down: Some(down),
+                is_planned,
+            }));
+            continue;
         }
-    }
-
-    pub(in crate::nodeset::plan) fn given_reason(down: &PlannedOrder) -> Option<&str> {
-        let NodeOrder::Down { reason } = &down.order else {
-            panic!("{down:?}")
-        };
-        reason.as_ref().map(Reason::as_str)
-    }
-
-    #[test]
-    fn a_node_is_set_down_once_and_a_manual_reason_is_kept() {
-        let reason = |knowledge| {
-            let plan = planned(vec![worker(0)], json!(null), knowledge);
-            let [Effect::LoseWorker(WorkerLoss { down, death, .. })] = plan.effects.as_slice() else {
-                panic!("{:?}", plan.effects)
-            };
-            assert_eq!(*death, death_of_node("k1", None).unwrap());
-            down.as_ref()
-                .map(|down| given_reason(down).unwrap_or("as it stands").to_owned())
-        };
-        let at = "2026-01-01T00:00:00Z";
-        assert_eq!(
-            reason(node(IDLE, "", at)).unwrap(),
-            "slurm-operator: lost: Kubernetes node k1 is gone"
-        );
-        assert_eq!(reason(node(DRAINED, "broken fan", at)).unwrap(), "as it stands");
-        let imitated = "slurm-operator: broken fan";
-        assert_eq!(reason(node(DRAINED, imitated, at)).unwrap(), "as it stands");
-        assert_eq!(reason(node(DOWN, "", at)), None);
-        // Nodes from slurm.conf are left alone, and nothing is ordered without a snapshot.
-        assert_eq!(reason(node(&["IDLE"], "", at)), None);
-        assert_eq!(reason(unknown()), None);
-    }
-
-    #[test]
-    fn only_a_worker_that_leaves_without_a_plan_is_warned_about() {
-        let at = "2026-01-01T00:00:00Z";
-        let leaves = "slurm-operator: Pod (slurm/compute-0) is pending termination for scale-in";
-        let deleted = || terminating(ended(worker(0)));
-        let (ended, gone) = (
-            "slurm-operator: lost: all its containers have ended",
-            "slurm-operator: lost: Kubernetes node k1 is gone",
-        );
-        // Whether there is a warning, and the reason in Slurm.
-        for (case, pod, host, slurm, expected) in [
-            (
-                "the operator removed it, and Slurm keeps its record",
-                marked(deleted()),
-                Some(host("k1")),
-                node(DRAINED, leaves, at),
-                (false, leaves),
-            ),
-            (
-                "somebody deleted it while it was idle",
-                deleted(),
-                Some(host("k1")),
-                node(IDLE, "", at),
-                (false, "slurm-operator: Pod is terminating"),
-            ),
-            (
-                "somebody deleted it, and jobs ended with it",
-                deleted(),
-                Some(host("k1")),
-                node(DRAINING, leaves, at),
-                (true, ended),
-            ),
-            (
-                "its containers ended by themselves",
-                finished(worker(0)),
-                Some(host("k1")),
-                node(IDLE, "", at),
-                (true, ended),
-            ),
-            (
-                "the operator removed it, and its machine went before its pod",
-                marked(terminating(worker(0))),
-                None,
-                node(DRAINED, leaves, at),
-                (false, leaves),
-            ),
-            (
-                "its machine died while the operator waited for its jobs",
-                marked(worker(0)),
-                None,
-                node(DRAINING, leaves, at),
-                (true, gone),
-            ),
-            (
-                "Kubernetes deletes the pods of a machine that does not answer",
-                terminating(worker(0)),
-                None,
-                node(IDLE, "", at),
-                (true, gone),
-            ),
-        ] {
-            let plan = planned([Some(pod), host].into_iter().flatten().collect(), json!(null), slurm);
-            let [Effect::LoseWorker(WorkerLoss { down, is_planned, .. })] = plan.effects.as_slice() else {
-                panic!("{case}: {:?}", plan.effects)
-            };
-            let down = down.as_ref().unwrap();
-            // Without a new reason the old one stays.
-            let reason = given_reason(down).unwrap_or(&down.expect.reason);
-            assert_eq!((!is_planned, reason), expected, "{case}");
+        let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
+        let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
+        let is_out = node.state.is_down() || node.state.is_drained();
+        if (lost || was_planned) && is_out && !scale.is_wanted(&observed.nodeset, name) {
+            let order = PlannedOrder::new(node, NodeOrder::Delete);
+            plan.effects.push(Effect::DeleteRecord(order));
+            // The record stays while a job requests it, and no event reports the end of that.
+            plan.requeue = plan.requeue.map(|requeue| requeue.min(RECORD_REQUEUE));
         }
-    }
-
-    #[test]
-    fn a_name_is_not_used_while_its_last_worker_may_be_alive() {
-        let noted = json!({ "nodeSetHash": "", "cutOff": { "compute-0": "k1" } });
-        let settled = || host("k1");
-        let just_back = with(
-            settled(),
-            &[("/status/conditions/0/lastTransitionTime", json!("2026-01-01T00:59:55Z"))],
-        );
-        for (case, node, expected) in [
-            ("it does not answer", Some(not_ready(settled())), ""),
-            ("it has just come back", Some(just_back), ""),
-            ("it is back", Some(settled()), "create compute-0"),
-            ("it is gone", None, "create compute-0"),
-            (
-                "it is declared dead",
-                Some(tainted(not_ready(settled()))),
-                "create compute-0",
-            ),
-        ] {
-            let plan = planned(node.into_iter().collect(), noted.clone(), unknown());
-            assert_eq!(steps(&plan).join("; "), expected, "{case}");
-            let is_about_it = |wait: &Wait| {
-                wait.message()
-                    .contains("its last worker may run jobs on Kubernetes node k1")
-            };
-            let held = plan.waits.iter().any(is_about_it);
-            assert_eq!(held, expected.is_empty(), "{case}");
-        }
-        // The comment in Slurm names the last node too.
-        let comment =
-            r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"compute"}"#;
-        let nodes = json!([{ "name": "compute-0", "state": IDLE, "comment": comment }]);
-        let seen =
-            crate::cluster::Seen::of_nodes(serde_json::from_value(nodes).unwrap(), crate::nodeset::fixture::now());
-        let plan = planned(vec![not_ready(settled())], json!(null), Knowledge::Known(seen.into()));
-        assert_eq!(steps(&plan), [""; 0]);
-    }
-
-    #[test]
-    fn an_unreachable_worker_is_recorded_until_it_is_dead_or_back() {
-        let noted = |objects: Vec<Value>, status: Value| {
-            let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
-            let all = [vec![controller(), slurm_key(), set], objects].concat();
-            let noted = cut_off(&observed_exactly("compute", all, unknown()));
-            noted
-                .into_iter()
-                .map(|(name, node)| format!("{name} on {node}"))
-                .collect::<Vec<String>>()
-                .join("; ")
-        };
-        let before = json!({ "nodeSetHash": "", "cutOff": { "compute-0": "k1" } });
-        let away = || not_ready(host("k1"));
-        assert_eq!(noted(vec![worker(0), host("k1")], json!(null)), "");
-        assert_eq!(noted(vec![worker(0), away()], json!(null)), "compute-0 on k1");
-        assert_eq!(noted(vec![away()], before.clone()), "compute-0 on k1");
-        assert_eq!(noted(vec![host("k1")], before.clone()), "");
-        assert_eq!(noted(vec![], before.clone()), "");
-        assert_eq!(noted(vec![finished(worker(0)), away()], before.clone()), "");
-        let moved = with(worker(0), &[("/spec/nodeName", json!("k2"))]);
-        assert_eq!(noted(vec![moved, away(), host("k2")], before), "");
     }
 }
+
+/// Resumes nodes whose workers are back. A resume also makes slurmd register, which ends copies of jobs that Slurm has
+/// started elsewhere meanwhile.
+pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
+    let observed = situation.observed;
+    for worker in &situation.stay {
+        let alive = observed.host(*worker).is_some_and(|host| ready_since(host).is_some());
+        let since = worker.ready_since().filter(|_| worker.is_ready() && alive);
+        let (Some(since), Some(node)) = (since, observed.slurm_node(*worker)) else {
+            continue;
+        };
+        // Slurm set it down before the worker became ready, or so long ago that Kubernetes would have noticed an outage.
+        let given_up = node.reason_changed_at.finite().and_then(timestamp);
+        let is_past = given_up.is_none_or(|at| at <= since || observed.now.duration_since(at) > MISSED_WITHIN);
+        if node.state.is_down()
+            && (has_operator_reason(node, Some(*worker)) || is_slurm_reason(&node.reason))
+            && missed_address(*worker, node).is_none()
+            && (stale_jobs::is_down_for_stale_jobs(node) || is_past)
+            && cordon::reason(observed, *worker).is_none()
+        {
+            plan.effects.push(Effect::OrderNode {
+                order: PlannedOrder::new(node, NodeOrder::Resume),
+                note_on: None,
+            });
+        }
+    }
+}
+
+/// Returns the address of a worker for which Slurm has the address of its predecessor: slurmctld was killed before it saved
+/// the registration, and slurmd does not register again by itself. Once slurmctld has the address, it reaches the worker.
+pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a str> {
+    let started = i64::try_from(node.slurmd_start_time.finite().unwrap_or_default()).ok()?;
+    let is_of_another = worker.created().is_some_and(|created| started < created.as_second());
+    let is_missed = node.state.is_down() || !node.state.is_responding();
+    let is_missed = is_missed && node.state.is_dynamic() && is_of_another;
+    worker.address_instead_of(&node.address).filter(|_| is_missed)
+}
+
+/// Replaces ready workers that are not registered in Slurm. slurmctld loses a node that joined just before it was killed,
+/// and slurmd does not register again by itself.
+pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
+    let observed = situation.observed;
+    if observed.knowledge.known().is_none() {
+        return;
+    }
+    let long_ready = |worker: Worker<'_>| worker.is_available(MISSED_WITHIN, observed.now);
+    let is_known = |worker: &Worker<'_>| observed.slurm_node(*worker).is_some();
+    // If none is registered, they may all have other names in Slurm, so one worker shows first whether replacing helps.
+    let limit = if situation.stay.iter().any(is_known) {
+        max_unavailable(observed, plan.desired)
+    } else {
+        1
+    };
+    let young = observed.workers().filter(|worker| !long_ready(*worker)).count();
+    let mut free = limit.saturating_sub(young);
+    for worker in &situation.stay {
+        // slurmd may have registered under the machine's own host name.
+        if !long_ready(*worker) || is_known(worker) || worker.is_named_by_machine() {
+            continue;
+        }
+        let node = worker.slurm_name().unwrap_or_default().to_owned();
+        plan.needs_jobs = true;
+        plan.waits.push(Wait::Other(format!(
+            "the pod of node {node} is ready but not registered in Slurm; it is replaced, so that it registers"
+        )));
+        if free > 0 {
+            free -= 1;
+            plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
+                pod: worker.id(),
+                node,
+                occupancy: Occupancy::Absent,
+                order: None,
+                keep_record: None,
+                claims: Vec::new(),
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,8 @@ mod drains;
 mod loss;
 mod marks;
 mod proof;
-mod records;
 mod reject;
 mod reservation;
-mod returns;
 mod revision;
 mod rollout;
 mod scale;
@@ -38,10 +36,9 @@ pub use self::{
     daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
-    loss::{Death, cut_off, death_of_node},
+    loss::{Death, cut_off, death_of_node, missed_address},
     proof::{Evidence, Occupancy},
     reservation::ReservationReport,
-    returns::missed_address,
     revision::RevisionPlan,
     rollout::startup_problem,
     stale_jobs::{StaleJobs, stale_jobs, stale_jobs_reason},
@@ -359,9 +356,9 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     rollout::plan_rollout(&mut situation, blueprint.revision, plan);
     reservation::plan_reservation(&situation, plan);
     plan_steps(&situation, plan);
-    returns::plan_returns(&situation, plan);
-    returns::plan_unregistered(&situation, plan);
-    records::plan_records(observed, &scale, plan);
+    loss::plan_returns(&situation, plan);
+    loss::plan_unregistered(&situation, plan);
+    loss::plan_records(observed, &scale, plan);
     plan.apply_marks();
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE_WHILE_WAITING));

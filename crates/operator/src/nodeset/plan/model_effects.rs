@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use slurm::{AdminState, agent::Reason};
+use slurm::AdminState;
 
 use super::{
     Effect, Evidence, Occupancy, Plan, PlannedOrder, WorkerLoss, WorkerRemoval,
@@ -95,13 +95,6 @@ impl World {
     }
 
     fn carry_out(&mut self, effect: &Effect, fresh: Option<&Seen>) {
-        let now = u64::try_from(at(self.time).as_second()).unwrap();
-        let say = |admin: &mut AdminState, reason: &Option<Reason>| {
-            if let Some(reason) = reason {
-                admin.reason = reason.to_string();
-                admin.reason_since = now;
-            }
-        };
         let holds = |node: &str, occupancy: &Occupancy| {
             fresh.is_some_and(|fresh| Evidence::new(fresh).occupancy(node) == *occupancy)
         };
@@ -153,37 +146,7 @@ impl World {
                     pod.drain_reason.clone_from(reason);
                 }
             }
-            Effect::OrderNode {
-                order: PlannedOrder { node, order, expect },
-                note_on,
-            } => match order {
-                NodeOrder::Drain { reason } => {
-                    if let Some(pod) = note_on {
-                        assert!(reason.is_some(), "{node}: a person's reason is noted as the operator's");
-                        self.pod(pod).drain_reason = reason.as_ref().map(ToString::to_string);
-                    }
-                    let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
-                    let ordered = self.order(node, expect, |admin| {
-                        admin.drain = true;
-                        say(admin, reason);
-                    });
-                    assert!(!(ordered && resumed), "{node}: a person's resume is lost");
-                    if let Some(pod) = note_on.as_ref().filter(|_| ordered) {
-                        let time = self.time;
-                        self.pod(pod).drained = Some(time);
-                    }
-                }
-                NodeOrder::Undrain => {
-                    self.order(node, expect, |admin| {
-                        admin.drain = false;
-                        (admin.reason, admin.reason_since) = Default::default();
-                    });
-                }
-                NodeOrder::Resume => {
-                    self.order(node, expect, |admin| *admin = AdminState::default());
-                }
-                other => panic!("{node}: {other:?} needs proof"),
-            },
+            Effect::OrderNode { order, note_on } => self.order_node(order, note_on.as_ref()),
             Effect::Unprotect { pod, node, occupancy } if !self.silent && holds(node, occupancy) => {
                 self.pod(pod).unprotected = true;
             }
@@ -195,6 +158,41 @@ impl World {
                 ..
             }) if !self.silent && holds(node, occupancy) => self.remove_worker(pod, order.as_ref()),
             _ => {}
+        }
+    }
+
+    fn order_node(&mut self, order: &PlannedOrder, note_on: Option<&ObjectId>) {
+        let PlannedOrder { node, order, expect } = order;
+        match order {
+            NodeOrder::Drain { reason } => {
+                if let Some(pod) = note_on {
+                    assert!(reason.is_some(), "{node}: a person's reason is noted as the operator's");
+                    self.pod(pod).drain_reason = reason.as_ref().map(ToString::to_string);
+                }
+                let time = self.time;
+                let resumed = self.nodes.get(node).is_some_and(|truth| truth.resumed);
+                let ordered = self.order(node, expect, |admin| {
+                    admin.drain = true;
+                    if let Some(reason) = reason {
+                        admin.reason = reason.to_string();
+                        admin.reason_since = u64::try_from(at(time).as_second()).unwrap();
+                    }
+                });
+                assert!(!(ordered && resumed), "{node}: a person's resume is lost");
+                if let Some(pod) = note_on.filter(|_| ordered) {
+                    self.pod(pod).drained = Some(time);
+                }
+            }
+            NodeOrder::Undrain => {
+                self.order(node, expect, |admin| {
+                    admin.drain = false;
+                    (admin.reason, admin.reason_since) = Default::default();
+                });
+            }
+            NodeOrder::Resume => {
+                self.order(node, expect, |admin| *admin = AdminState::default());
+            }
+            other => panic!("{node}: {other:?} needs proof"),
         }
     }
 

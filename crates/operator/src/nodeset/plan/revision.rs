@@ -23,6 +23,7 @@ use crate::{
     template::{
         fields,
         metadata::{is_release_label, owner, selector_labels},
+        set,
         tidy::{UNSTORED, write_out},
     },
     worker::{ObjectId, Worker},
@@ -207,9 +208,10 @@ fn hash_of(revision: &ControllerRevision) -> Option<&str> {
     revision.labels().get(labels::REVISION).map(String::as_str)
 }
 
-fn replace(mut object: Value) -> Value {
-    object["$patch"] = "replace".into();
-    object
+fn replace(object: Value) -> Value {
+    let mut object = fields(object);
+    set(&mut object, "$patch", "replace");
+    object.into()
 }
 
 /// Serializes a container like Go: name and resources also when they are empty.
@@ -289,7 +291,9 @@ fn essence(mut value: Value) -> Value {
             !is_empty(value)
         }),
         Value::Array(items) => {
-            items.iter_mut().for_each(|item| *item = essence(item.take()));
+            for item in items.iter_mut() {
+                *item = essence(item.take());
+            }
             items.retain(|item| !is_empty(item));
         }
         // Quantities may be numbers or text.

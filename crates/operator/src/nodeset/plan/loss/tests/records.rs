@@ -1,0 +1,148 @@
+//! Slurm's records of nodes whose pods are gone.
+
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Knowledge, Seen},
+    nodeset::{
+        fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating},
+        plan::{Effect, WorkerLoss, plan, tests::steps},
+    },
+};
+
+const DOWN: &[&str] = &["DOWN", "DYNAMIC_NORM"];
+const IDLE: &[&str] = &["IDLE", "DYNAMIC_NORM"];
+const LOST: &str = "slurm-operator: lost: Kubernetes node k1 is gone";
+
+fn record(state: &[&str], reason: &str, uid: &str) -> Value {
+    let comment = format!(
+        r#"{{"namespace":"slurm","podName":"compute-7","node":"k1","nodeSetName":"compute","nodeSetUID":"{uid}"}}"#
+    );
+    json!({ "name": "compute-7", "state": state, "reason": reason, "comment": comment })
+}
+
+fn known(record: &Value, jobs: &Value) -> Knowledge {
+    let observation = slurm::rest::Observation {
+        nodes: vec![serde_json::from_value(record.clone()).unwrap()],
+        jobs: serde_json::from_value(jobs.clone()).unwrap(),
+        process: Some(slurm::rest::Process { boot_time: 1 }),
+    };
+    Knowledge::Known(Seen::new(observation, now()).into())
+}
+
+fn done(set: Value, hosts: Vec<Value>, record: &Value, jobs: &Value) -> String {
+    let all = [vec![controller(), slurm_key(), set], hosts].concat();
+    steps(&plan(&observed_exactly("compute", all, known(record, jobs)))).join("; ")
+}
+
+#[test]
+fn records_without_pods_go_by_policy() {
+    let set = |policy: &str| nodeset(&json!({ "replicas": 0, "pruneSlurmNodeRecords": policy }));
+    let by_plan = "slurm-operator: Pod (slurm/compute-7) is pending termination for scale-in";
+    for (policy, record, expected) in [
+        ("NodeNotFound", record(DOWN, LOST, "compute"), "forget compute-7"),
+        ("Never", record(DOWN, LOST, "compute"), ""),
+        // A record that stayed for a job is deleted later.
+        ("Never", record(DOWN, by_plan, "compute"), "forget compute-7"),
+        // It is dead, and is set down first.
+        ("Never", record(IDLE, "", "compute"), "down compute-7"),
+        ("NodeNotFound", record(DOWN, LOST, "another"), ""),
+        ("NodeNotFound", record(&["DOWN"], LOST, "compute"), ""),
+    ] {
+        assert_eq!(
+            done(set(policy), vec![], &record, &json!([])),
+            expected,
+            "{policy} {record}"
+        );
+    }
+    // Its machine exists and may be alive.
+    let alive = done(
+        set("NodeNotFound"),
+        vec![host("k1")],
+        &record(DOWN, "Not responding", "compute"),
+        &json!([]),
+    );
+    assert_eq!(alive, "");
+}
+
+#[test]
+fn a_kept_record_is_set_down_as_planned_when_its_machine_is_gone() {
+    let by_plan = "slurm-operator: Pod (slurm/compute-7) is pending termination for scale-in";
+    let (drained, busy) = (&["IDLE", "DRAIN", "DYNAMIC_NORM"], &["MIXED", "DRAIN", "DYNAMIC_NORM"]);
+    for (record, expected) in [
+        (record(drained, by_plan, "compute"), (true, by_plan)),
+        (record(busy, by_plan, "compute"), (false, LOST)),
+        (record(IDLE, "", "compute"), (false, LOST)),
+    ] {
+        let set = nodeset(&json!({ "replicas": 0 }));
+        let objects = vec![controller(), slurm_key(), set];
+        let plan = plan(&observed_exactly("compute", objects, known(&record, &json!([]))));
+        let [
+            Effect::LoseWorker(WorkerLoss {
+                down: Some(down),
+                is_planned,
+                ..
+            }),
+        ] = plan.effects.as_slice()
+        else {
+            panic!("{record}: {:?}", plan.effects)
+        };
+        // Without a new reason the old one stays.
+        let reason = super::given_reason(down).unwrap_or(&down.expect.reason);
+        assert_eq!((*is_planned, reason), expected, "{record}");
+    }
+}
+
+#[test]
+fn a_record_that_may_be_needed_is_looked_at_again_soon() {
+    let requeue = |policy: &str| {
+        let set = nodeset(&json!({ "replicas": 0, "pruneSlurmNodeRecords": policy }));
+        let lost = record(DOWN, LOST, "compute");
+        let objects = vec![controller(), slurm_key(), set];
+        plan(&observed_exactly("compute", objects, known(&lost, &json!([])))).requeue
+    };
+    assert_eq!(requeue("NodeNotFound"), Some(super::super::RECORD_REQUEUE));
+    assert!(requeue("Never") > Some(super::super::RECORD_REQUEUE));
+}
+
+#[test]
+fn a_record_that_a_new_worker_will_have_stays() {
+    let set = nodeset(&json!({ "replicas": 8, "pruneSlurmNodeRecords": "NodeNotFound" }));
+    assert!(!done(set, vec![], &record(DOWN, LOST, "compute"), &json!([])).contains("forget"));
+}
+
+#[test]
+fn in_daemon_mode_a_record_is_deleted_when_its_machine_has_another_name() {
+    let set = nodeset(
+        &json!({ "scalingMode": "DaemonSet", "pruneSlurmNodeRecords": "NodeNotFound",
+        "template": { "spec": { "nodeSelector": { "a": "b" } } } }),
+    );
+    let lost = record(DOWN, "Not responding", "compute");
+    assert_eq!(
+        done(set.clone(), vec![host("k1")], &lost, &json!([])),
+        "forget compute-7"
+    );
+    let mut named = host("k1");
+    named["metadata"]["annotations"] = json!({ "nodeset.slinky.slurm.net/hostname-override": "compute-7" });
+    assert_eq!(done(set, vec![named], &lost, &json!([])), "");
+}
+
+#[test]
+fn a_deleted_set_takes_its_records_along() {
+    let set = terminating(nodeset(&json!({ "replicas": 0 })));
+    let lost = record(DOWN, LOST, "compute");
+    for (jobs, expected) in [
+        (json!([]), "forget compute-7"),
+        // The record stays, and the NodeSet does not wait for it.
+        (
+            json!([{ "job_id": 7, "job_state": ["PENDING"], "nodes": "", "required_nodes": "compute-7" }]),
+            "let go",
+        ),
+        (
+            json!([{ "job_id": 7, "job_state": ["RUNNING"], "nodes": "compute-7" }]),
+            "",
+        ),
+    ] {
+        assert_eq!(done(set.clone(), vec![], &lost, &jobs), expected, "{jobs}");
+    }
+}
