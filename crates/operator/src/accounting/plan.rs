@@ -77,11 +77,18 @@ fn plan_slurmdbd(observed: &Observed, findings: &mut Vec<Finding>) -> Option<(Se
         return None;
     }
     let config = build_config(accounting, &text);
+    let set = observed.stateful_set.as_ref();
+    let running = set.and_then(|set| set.spec.as_ref()?.template.spec.as_ref());
     let ingredients = Ingredients {
         slurm_key: (observed.slurm_key.reference.as_ref()?, Digest::of(&slurm_key)),
         jwt_key: (observed.jwt_key.reference.as_ref()?, Digest::of(&jwt_key)),
         config: Digest::of(text.as_bytes()),
-        image: image(observed),
+        image: image_to_run(
+            spec.slurmdbd.as_ref(),
+            running,
+            apps::SLURMDBD,
+            &observed.images.slurmdbd,
+        ),
     };
     match build_stateful_set(accounting, &ingredients) {
         Ok(stateful_set) => Some((config, stateful_set)),
@@ -143,12 +150,4 @@ fn find(found: &Found, field: &str, findings: &mut Vec<Finding>) -> Option<Vec<u
         ));
     }
     bytes.map(<[u8]>::to_vec)
-}
-
-/// The image for slurmdbd.
-fn image(observed: &Observed) -> String {
-    let spec = observed.stateful_set.as_ref().and_then(|set| set.spec.as_ref());
-    let running = spec.and_then(|spec| spec.template.spec.as_ref());
-    let given = observed.accounting.spec.slurmdbd.as_ref();
-    image_to_run(given, running, apps::SLURMDBD, &observed.images.slurmdbd)
 }

@@ -4,13 +4,10 @@ use api::{ConditionStatus, RestApi, RestApiStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{
-    observe::{Observed, observe},
-    plan::Plan,
-};
+use super::{Observed, Plan, observe};
 use crate::{
     defaults::Images,
-    kind,
+    kind::{self, Kind as _},
     restapi::RestApiReconciler,
     runtime::{Caches, Change, Clock, Context, Delta, Events, Key, Metrics, Reconciler as _, State, fake::FakeServer},
     testing::any_spec::any_spec,
@@ -153,8 +150,7 @@ fn a_new_default_image_rolls_nothing() {
 #[test]
 fn it_depends_on_its_controller_and_the_controllers_key_and_configuration() {
     let caches = Caches::of(with(cluster(), &json!({})));
-    let hears =
-        |change: Change| super::references::references().affected(&change, &caches) == [Key::new("hpc", "slurm")];
+    let hears = |change: Change| RestApi::references().affected(&change, &caches) == [Key::new("hpc", "slurm")];
     let is_heard = |change: Change| assert!(hears(change.clone()), "{change:?}");
     is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
     is_heard(Change::from(Delta::appeared(caches.secrets.all().remove(0))));
