@@ -1,6 +1,5 @@
 //! Accounting: slurmdbd, by which clusters keep their records in a database.
 
-mod build;
 mod observe;
 mod plan;
 #[cfg(test)]
