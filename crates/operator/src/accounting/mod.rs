@@ -1,25 +1,29 @@
 //! Accounting: slurmdbd, by which clusters keep their records in a database.
 
-mod apply;
-mod build;
-mod external;
 mod observe;
 mod plan;
-mod references;
-mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use api::{Accounting, AccountingStatus, Condition};
+use api::{Accounting, AccountingStatus, Condition, Controller, keys::apps};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{ConfigMap, Secret, Service},
+};
+use kube::ResourceExt as _;
 
-use self::{observe::Observed, plan::Plan};
+use self::{
+    observe::{Observed, referenced_secrets, referring},
+    plan::Plan,
+};
 use crate::{
-    finding::Finding,
+    finding::{Blocks, Finding},
     kind::{Kind, KindReconciler, Progress, Report},
+    reason,
     references::References,
-    runtime::{Applied, Context, Writer},
+    runtime::{Applied, Context, Error, Writer},
 };
 
 /// How often slurmdbd is asked about its database: no event reports that it is lost or back.
@@ -34,7 +38,21 @@ impl Kind for Accounting {
     type Status = AccountingStatus;
 
     fn references() -> References<Self> {
-        references::references()
+        References::<Self>::new()
+            .owns::<StatefulSet>()
+            .owns::<Service>()
+            .owns::<Secret>()
+            .runs(apps::SLURMDBD)
+            // An Accounting without keys of its own has those of its Controller.
+            .named_by::<Controller>(|controller| controller.spec.accounting_name())
+            .names::<Secret>(|accounting, caches| {
+                let controller = referring(accounting, caches);
+                referenced_secrets(accounting, controller.as_deref()).collect()
+            })
+            .names::<ConfigMap>(|accounting, _| {
+                let jwks = accounting.spec.jwks_key_ref.as_ref();
+                jwks.map(|jwks| jwks.name.clone()).into_iter().collect()
+            })
     }
 
     async fn observe(accounting: Arc<Self>, context: &Context) -> Observed {
@@ -50,11 +68,68 @@ impl Kind for Accounting {
     }
 
     async fn apply(context: &Context, writer: &Writer, observed: &Observed, plan: &Plan) -> Applied {
-        apply::apply(context, writer, &observed.accounting, plan).await
+        let Plan {
+            service,
+            config,
+            stateful_set,
+            external,
+        } = plan;
+        let mut applied = Applied::default();
+        applied.apply(writer, service.as_ref()).await;
+        // The pod reads the configuration when it starts, so the configuration is applied first.
+        let is_configured = applied.apply(writer, config.as_ref()).await;
+        applied
+            .apply(writer, stateful_set.as_ref().filter(|_| is_configured))
+            .await;
+        if *external {
+            applied.note(prune(context, writer, &observed.accounting).await);
+        }
+        applied
     }
 
     fn progress(observed: &Observed, plan: &Plan) -> Progress {
-        status::progress(observed, plan)
+        if plan.external {
+            return Progress {
+                ready: true,
+                message: "slurmdbd is external".to_owned(),
+                trouble: external_trouble(observed),
+            };
+        }
+        let status = observed.stateful_set.as_ref().and_then(|set| set.status.as_ref());
+        let count = |number: Option<i32>| u32::try_from(number.unwrap_or_default()).unwrap_or_default();
+        // A StatefulSet whose pod does not have the newest template names two revisions.
+        let updated = status.is_some_and(|status| status.update_revision == status.current_revision);
+        let available = count(status.and_then(|status| status.available_replicas));
+        let mut progress = Progress::of_pods(
+            apps::SLURMDBD,
+            available,
+            u32::from(updated),
+            1,
+            observed.stateful_set.is_some(),
+        );
+        if !progress.ready && !observed.log_errors.is_empty() {
+            let errors = observed.log_errors.join(" | ");
+            progress.trouble = Some(Finding::new(
+                Blocks::Nothing,
+                reason::SLURMDBD_FAILS,
+                format!("slurmdbd says: {errors}; check spec.storageConfig, the password's Secret and the database"),
+            ));
+        }
+        if let Some(reason) = observed.database_trouble.as_ref().filter(|_| progress.ready) {
+            progress.trouble = Some(Finding::new(
+                Blocks::Nothing,
+                reason::DATABASE_AWAY,
+                format!(
+                    "slurmdbd has no database: {reason}; jobs continue, and slurmctld queues their records; restore the server of spec.storageConfig"
+                ),
+            ));
+        }
+        if let Some(message) = &observed.key_mismatch {
+            // slurmctld cannot use slurmdbd.
+            progress.ready = false;
+            progress.trouble = Some(Finding::new(Blocks::Nothing, reason::KEY_MISMATCH, message.clone()));
+        }
+        progress
     }
 
     fn conditions(&self) -> &[Condition] {
@@ -71,6 +146,27 @@ impl Kind for Accounting {
     fn requeue(observed: &Observed, _: &Plan) -> Option<Duration> {
         observed.is_polled.then_some(POLL_INTERVAL)
     }
+}
+
+/// Deletes the daemon of an Accounting that has become external.
+async fn prune(context: &Context, writer: &Writer, accounting: &Accounting) -> Result<(), Error> {
+    let Some(uid) = accounting.uid() else { return Ok(()) };
+    let none = BTreeSet::new();
+    writer.prune(&context.caches.stateful_sets, &uid, &none).await?;
+    writer.prune(&context.caches.services, &uid, &none).await?;
+    Ok(())
+}
+
+fn external_trouble(observed: &Observed) -> Option<Finding> {
+    let reason = observed.database_trouble.as_ref()?;
+    let (host, port) = observed.accounting.spec.external_address()?;
+    Some(Finding::new(
+        Blocks::Nothing,
+        reason::SLURMDBD_AWAY,
+        format!(
+            "slurmdbd at {host}:{port} does not respond: {reason}; correct spec.externalConfig, or make sure that it runs, has the cluster's keys and can be reached from pods"
+        ),
+    ))
 }
 
 /// The children of the first Accounting among these objects, for the comparison with upstream's.

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 
 use api::{Accounting, Controller, keys::apps, references::SecretKeyRef};
+use host::Host;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{ConfigMap, Pod, Secret},
 };
 use kube::{Api, ResourceExt as _, api::LogParams};
+use slurm::{rpc::Error, transport};
 
-use super::external;
 use crate::{
+    cluster::{external::client_of, pods::is_ready},
     defaults::Images,
     key_mismatch::{KeyMismatch, find_key_mismatch, is_refusal},
     runtime::{Caches, Context, Key},
     secret::entry,
 };
 
+const NO_SLURMDBD: &str = "what listens there is not slurmdbd";
 /// The last lines of slurmdbd's log: enough for its last errors.
 const LOG_LINES: i64 = 10;
 
@@ -54,8 +57,8 @@ pub(super) async fn observe(accounting: Arc<Accounting>, context: &Context) -> O
     let mut observed = read(accounting, caches, context.defaults.images.clone());
     let is_external = observed.accounting.spec.is_external();
     if is_external {
-        observed.database_trouble = external::probe(context.clock.host(), &observed).await;
-    } else if !observed.is_up() {
+        observed.database_trouble = probe_external(context.clock.host(), &observed).await;
+    } else if !observed.pod.as_deref().is_some_and(is_ready) {
         if let Some(pod) = observed.pod.as_deref() {
             observed.log_errors = read_log(&context.client, pod).await;
         }
@@ -133,18 +136,28 @@ impl Observed {
         let known = known.or_else(|| refused.map(|_| KeyMismatch::of_slurmdbd(pod, &own.name)));
         self.key_mismatch = other.or_else(|| known.map(|mismatch| mismatch.message()));
     }
+}
 
-    /// Whether slurmdbd's pod is ready.
-    pub(super) fn is_up(&self) -> bool {
-        let conditions = self
-            .pod
-            .as_ref()
-            .and_then(|pod| pod.status.as_ref()?.conditions.as_ref());
-        let ready = conditions
-            .into_iter()
-            .flatten()
-            .find(|condition| condition.type_ == "Ready");
-        ready.is_some_and(|ready| ready.status == "True")
+/// Why an external slurmdbd does not respond at the address of its Accounting. `None` also without a key to ask with.
+/// slurmrestd, which asks it for records, may still use an older address: it reads slurm.conf only when it starts.
+async fn probe_external(machine: &Host, observed: &Observed) -> Option<String> {
+    let (host, port) = observed.accounting.spec.external_address()?;
+    let key = &observed.jwt_key;
+    let bytes = entry(key.secret.as_deref(), &key.reference.as_ref()?.key)?;
+    let client = client_of(machine, format!("{host}:{port}"), bytes)?;
+    describe_silence(&client.greet_slurmdbd().await)
+}
+
+fn describe_silence(response: &Result<(), Error>) -> Option<String> {
+    match response {
+        // slurmdbd also responds to callers that it rejects.
+        Err(Error::Transport(error)) if error.is_hang_up() => Some(NO_SLURMDBD.to_owned()),
+        Err(Error::Transport(transport::Error::Malformed { .. }) | Error::Unsupported) => Some(NO_SLURMDBD.to_owned()),
+        Err(Error::Transport(transport::Error::Unreachable { reason, .. })) => Some(reason.clone()),
+        Err(Error::Refused { code, .. } | Error::Unauthorized(code)) => Some(format!(
+            "it rejects the operator's token ({code}), so it lacks auth/jwt or has another key"
+        )),
+        Ok(()) | Err(Error::Unpackable(_) | Error::Token(_)) => None,
     }
 }
 
@@ -210,6 +223,10 @@ pub(super) fn referenced_secrets(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, ErrorKind};
+
+    use slurm::rpc::ReturnCode;
+
     use super::*;
 
     #[test]
@@ -223,5 +240,38 @@ mod tests {
         ];
         assert_eq!(find_errors(log), expected);
         assert_eq!(find_errors(""), Vec::<String>::new());
+    }
+
+    fn unreachable(kind: ErrorKind) -> Error {
+        Error::Transport(transport::Error::Unreachable {
+            reason: "dbd:6819: its reason".to_owned(),
+            source: Some(Box::new(io::Error::from(kind))),
+        })
+    }
+
+    #[test]
+    fn a_missing_slurmdbd_and_a_rejected_token_are_reported() {
+        let malformed = Error::Transport(transport::Error::Malformed {
+            reason: String::new(),
+            source: None,
+        });
+        let refused = Error::Refused {
+            code: ReturnCode::AUTHENTICATION,
+            said: None,
+        };
+        for (response, expected) in [
+            (Ok(()), ""),
+            (Err(unreachable(ErrorKind::ConnectionRefused)), "dbd:6819: its reason"),
+            (Err(unreachable(ErrorKind::UnexpectedEof)), NO_SLURMDBD),
+            (Err(Error::Unsupported), NO_SLURMDBD),
+            (Err(malformed), NO_SLURMDBD),
+            (Err(refused), "it lacks auth/jwt or has another key"),
+        ] {
+            let found = describe_silence(&response).unwrap_or_default();
+            assert!(
+                found.ends_with(expected) && found.is_empty() == expected.is_empty(),
+                "{response:?} {found}"
+            );
+        }
     }
 }

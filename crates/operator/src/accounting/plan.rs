@@ -1,25 +1,44 @@
-//! Decides what to do about an Accounting. Pure.
+//! Decides what to do about an Accounting, and builds its children. Pure.
 
-use api::keys::apps;
-use k8s_openapi::api::{
-    apps::v1::StatefulSet,
-    core::v1::{Secret, Service},
+use std::collections::BTreeMap;
+
+use api::{
+    Accounting,
+    keys::{annotations, apps, components},
+    references::SecretKeyRef,
+    wellknown::{JWKS_FILE, JWT_KEY_FILE, SLURM_ETC_DIR, SLURM_KEY_FILE, SLURM_UID, SLURMDBD_CONF_FILE, SLURMDBD_PORT},
 };
+use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{Secret, Service},
+    },
+};
+use serde_json::{Map, Value, json};
 use slurm::{
     conf::{SlurmdbdConf, Storage, render_slurmdbd_conf},
     revision::Digest,
 };
 
-use super::{
-    build::{Ingredients, build_config, build_service, build_stateful_set},
-    observe::{Found, Observed},
-};
+use super::observe::{Found, Observed};
 use crate::{
     finding::Finding,
     reason,
     secret::{entry, missing},
-    template::{container::image_to_run, service::plan_service},
+    template::{
+        component::{Component, Pods},
+        container::{container, default_pull_policy, image_to_run},
+        fields,
+        metadata::Marks,
+        service::{PortClash, plan_service},
+    },
 };
+
+const ETC_VOLUME: &str = "slurm-etc";
+const RUN_VOLUME: &str = "run";
+/// Mode of projected files: only their owner reads the keys.
+const PROJECTED_MODE: i32 = 0o600;
 
 /// The children to apply.
 #[derive(Clone, Debug, Default)]
@@ -70,18 +89,25 @@ fn plan_slurmdbd(observed: &Observed, findings: &mut Vec<Finding>) -> Option<(Se
         }
     }
     let (slurm_key, jwt_key, password) = (slurm_key?, jwt_key?, password?);
-    let text = render(observed, &password)
+    let text = render(observed, password.1)
         .map_err(|finding| findings.push(finding))
         .ok()?;
     if !findings.is_empty() {
         return None;
     }
     let config = build_config(accounting, &text);
+    let set = observed.stateful_set.as_ref();
+    let running = set.and_then(|set| set.spec.as_ref()?.template.spec.as_ref());
     let ingredients = Ingredients {
-        slurm_key: (observed.slurm_key.reference.as_ref()?, Digest::of(&slurm_key)),
-        jwt_key: (observed.jwt_key.reference.as_ref()?, Digest::of(&jwt_key)),
+        slurm_key: (slurm_key.0, Digest::of(slurm_key.1)),
+        jwt_key: (jwt_key.0, Digest::of(jwt_key.1)),
         config: Digest::of(text.as_bytes()),
-        image: image(observed),
+        image: image_to_run(
+            spec.slurmdbd.as_ref(),
+            running,
+            apps::SLURMDBD,
+            &observed.images.slurmdbd,
+        ),
     };
     match build_stateful_set(accounting, &ingredients) {
         Ok(stateful_set) => Some((config, stateful_set)),
@@ -124,8 +150,8 @@ fn render(observed: &Observed, password: &[u8]) -> Result<String, Finding> {
     })
 }
 
-/// The bytes of a Secret's entry.
-fn find(found: &Found, field: &str, findings: &mut Vec<Finding>) -> Option<Vec<u8>> {
+/// The reference to a Secret's entry, and its bytes.
+fn find<'a>(found: &'a Found, field: &str, findings: &mut Vec<Finding>) -> Option<(&'a SecretKeyRef, &'a [u8])> {
     let Some(reference) = &found.reference else {
         findings.push(Finding::blocking(
             reason::CONTROLLER_MISSING,
@@ -133,22 +159,110 @@ fn find(found: &Found, field: &str, findings: &mut Vec<Finding>) -> Option<Vec<u
         ));
         return None;
     };
-    let bytes = entry(found.secret.as_deref(), &reference.key);
+    let secret = found.secret.as_deref();
+    let bytes = entry(secret, &reference.key);
     if bytes.is_none() {
-        findings.push(missing(
-            &format!("{field} names"),
-            reference,
-            found.secret.as_deref(),
-            "create it, or name another",
-        ));
+        let (names, remedy) = (format!("{field} names"), "create it, or name another");
+        findings.push(missing(&names, reference, secret, remedy));
     }
-    bytes.map(<[u8]>::to_vec)
+    Some((reference, bytes?))
 }
 
-/// The image for slurmdbd.
-fn image(observed: &Observed) -> String {
-    let spec = observed.stateful_set.as_ref().and_then(|set| set.spec.as_ref());
-    let running = spec.and_then(|spec| spec.template.spec.as_ref());
-    let given = observed.accounting.spec.slurmdbd.as_ref();
-    image_to_run(given, running, apps::SLURMDBD, &observed.images.slurmdbd)
+/// What a StatefulSet is built from besides the Accounting.
+#[derive(Clone, Debug)]
+struct Ingredients<'a> {
+    slurm_key: (&'a SecretKeyRef, Digest),
+    jwt_key: (&'a SecretKeyRef, Digest),
+    /// Digest of slurmdbd.conf: slurmdbd reads it when it starts.
+    config: Digest,
+    image: String,
+}
+
+fn component(accounting: &Accounting) -> Component<'_, Accounting> {
+    Component {
+        object: accounting,
+        app: apps::SLURMDBD,
+        label: components::ACCOUNTING,
+    }
+}
+
+/// The Service by which slurmctld and `sacctmgr` reach slurmdbd.
+fn build_service(accounting: &Accounting) -> Result<Value, PortClash> {
+    let (marks, name) = (Marks::of(&accounting.metadata), accounting.child_names().service());
+    component(accounting).service(marks, name, SLURMDBD_PORT, accounting.spec.service.as_ref())
+}
+
+/// slurmdbd.conf, which is a Secret because it holds the database's password.
+fn build_config(accounting: &Accounting, text: &str) -> Secret {
+    let data = BTreeMap::from([(SLURMDBD_CONF_FILE.to_owned(), ByteString(text.as_bytes().to_vec()))]);
+    Secret {
+        metadata: component(accounting).meta(accounting.child_names().config_secret()),
+        immutable: Some(false),
+        type_: Some("Opaque".to_owned()),
+        data: Some(data),
+        ..Secret::default()
+    }
+}
+
+fn build_stateful_set(accounting: &Accounting, ingredients: &Ingredients) -> Result<StatefulSet, serde_json::Error> {
+    let names = accounting.child_names();
+    let pods = Pods {
+        annotations: vec![
+            (annotations::SLURM_KEY_HASH, ingredients.slurm_key.1.to_string()),
+            (annotations::JWT_KEY_HASH, ingredients.jwt_key.1.to_string()),
+            (annotations::SLURMDBD_CONF_HASH, ingredients.config.to_string()),
+        ],
+        spec: build_pod_spec(accounting, ingredients),
+        init_containers: Vec::new(),
+        container: build_slurmdbd(accounting, &ingredients.image),
+        given: accounting.spec.template.as_ref(),
+    };
+    let spec = fields(json!({
+        "replicas": 1,
+        "podManagementPolicy": "Parallel",
+        "serviceName": names.service(),
+        "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 0 } },
+    }));
+    component(accounting).workload(names.stateful_set(), pods, spec)
+}
+
+fn build_slurmdbd(accounting: &Accounting, image: &str) -> Map<String, Value> {
+    let given = accounting.spec.slurmdbd.as_ref();
+    let base = json!({
+        "name": apps::SLURMDBD,
+        "image": image,
+        "imagePullPolicy": default_pull_policy(given),
+        "ports": [{ "containerPort": SLURMDBD_PORT, "name": apps::SLURMDBD, "protocol": "TCP" }],
+        "readinessProbe": { "tcpSocket": { "port": SLURMDBD_PORT } },
+        "securityContext": { "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID },
+        "volumeMounts": [
+            { "mountPath": SLURM_ETC_DIR, "name": ETC_VOLUME, "readOnly": true },
+            { "mountPath": "/run", "name": RUN_VOLUME },
+        ],
+    });
+    container(base, given)
+}
+
+fn build_pod_spec(accounting: &Accounting, ingredients: &Ingredients) -> Map<String, Value> {
+    let secret = |name: &str, entry: &str, file: &str| json!({ "secret": { "name": name, "items": [{ "key": entry, "path": file }] } });
+    let key = |reference: &SecretKeyRef, file: &str| secret(&reference.name, &reference.key, file);
+    let config = accounting.child_names().config_secret();
+    let mut sources = vec![
+        secret(&config, SLURMDBD_CONF_FILE, SLURMDBD_CONF_FILE),
+        key(ingredients.slurm_key.0, SLURM_KEY_FILE),
+        key(ingredients.jwt_key.0, JWT_KEY_FILE),
+    ];
+    if let Some(jwks) = &accounting.spec.jwks_key_ref {
+        sources.push(json!({ "configMap": { "name": jwks.name, "items": [{ "key": jwks.key, "path": JWKS_FILE }] } }));
+    }
+    fields(json!({
+        "automountServiceAccountToken": false,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID, "fsGroup": SLURM_UID,
+        },
+        "volumes": [
+            { "name": ETC_VOLUME, "projected": { "defaultMode": PROJECTED_MODE, "sources": sources } },
+            { "name": RUN_VOLUME, "emptyDir": { "medium": "Memory" } },
+        ],
+    }))
 }

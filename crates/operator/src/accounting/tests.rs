@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 use super::{
     observe::{Observed, read},
     plan::Plan,
-    references::references,
 };
 use crate::{
     defaults::Images,
-    kind,
+    kind::{self, Kind as _},
     runtime::{Caches, Change, Delta, Key, State},
     testing::any_spec::any_spec,
 };
@@ -289,14 +288,17 @@ fn it_depends_on_what_it_refers_to() {
         let secret = caches.secrets.get("hpc", name).unwrap();
         let change = Change::from(Delta::appeared(secret));
         assert_eq!(
-            references().affected(&change, &caches),
+            Accounting::references().affected(&change, &caches),
             [Key::new("hpc", "slurm")],
             "{name}"
         );
     }
     let controller = caches.controllers.all().remove(0);
     let change = Change::from(Delta::appeared(controller));
-    assert_eq!(references().affected(&change, &caches), [Key::new("hpc", "slurm")]);
+    assert_eq!(
+        Accounting::references().affected(&change, &caches),
+        [Key::new("hpc", "slurm")]
+    );
 }
 
 proptest! {

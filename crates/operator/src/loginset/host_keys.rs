@@ -7,6 +7,8 @@ use aws_lc_rs::{
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use pem::{EncodeConfig, LineEnding, Pem};
+use yasna::{ASN1Result, parse_der};
 
 /// The kinds of keys, in the order in which pods mount them.
 pub(super) const KINDS: [&str; 3] = ["rsa", "ed25519", "ecdsa"];
@@ -74,12 +76,8 @@ impl HostKey {
         put_string(&mut secret, self.algorithm.as_bytes());
         secret.extend(&self.private);
         put_string(&mut secret, b"");
-        for filler in 1..=u8::MAX {
-            if secret.len().is_multiple_of(BLOCK) {
-                break;
-            }
-            secret.push(filler);
-        }
+        let padding = secret.len().next_multiple_of(BLOCK) - secret.len();
+        secret.extend((1..=u8::MAX).take(padding));
         let mut all = b"openssh-key-v1\0".to_vec();
         for word in [b"none".as_slice(), b"none", b""] {
             put_string(&mut all, word);
@@ -87,15 +85,8 @@ impl HostKey {
         all.extend(1_u32.to_be_bytes());
         put_string(&mut all, &self.public_blob());
         put_string(&mut all, &secret);
-        let text = STANDARD.encode(all);
-        let mut lines = String::from("-----BEGIN OPENSSH PRIVATE KEY-----\n");
-        for (at, letter) in text.chars().enumerate() {
-            if at > 0 && at.is_multiple_of(LINE) {
-                lines.push('\n');
-            }
-            lines.push(letter);
-        }
-        lines + "\n-----END OPENSSH PRIVATE KEY-----\n"
+        let format = EncodeConfig::new().set_line_ending(LineEnding::LF).set_line_wrap(LINE);
+        pem::encode_config(&Pem::new("OPENSSH PRIVATE KEY", all), format)
     }
 }
 
@@ -133,14 +124,14 @@ fn rsa_key() -> Result<HostKey, Unspecified> {
     // The default of `ssh-keygen`. More bits would take a busy machine most of a minute.
     let pair = rsa::KeyPair::generate(KeySize::Rsa3072)?;
     let der: Pkcs8V1Der<'_> = pair.as_der()?;
-    let numbers = rsa_numbers(der.as_ref()).ok_or(Unspecified)?;
-    let [modulus, exponent, secret, first, second, inverse] = numbers;
+    let numbers = rsa_numbers(der.as_ref()).map_err(|_| Unspecified)?;
+    let [modulus, exponent, secret, first, second, inverse] = &numbers;
     let (mut public, mut private) = (Vec::new(), Vec::new());
     for number in [exponent, modulus] {
-        put_number(&mut public, number);
+        put_string(&mut public, number);
     }
     for number in [modulus, exponent, secret, inverse, first, second] {
-        put_number(&mut private, number);
+        put_string(&mut private, number);
     }
     Ok(HostKey {
         algorithm: "ssh-rsa",
@@ -163,42 +154,24 @@ fn put_number(to: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads modulus, both exponents, both primes and the coefficient from PKCS#8: an RSAPrivateKey (RFC 8017, A.1.2) in an octet
-/// string.
-fn rsa_numbers(pkcs8: &[u8]) -> Option<[&[u8]; 6]> {
-    const SEQUENCE: u8 = 0x30;
-    const INTEGER: u8 = 0x02;
-    const OCTETS: u8 = 0x04;
-    let (mut outer, _) = der_value(pkcs8, SEQUENCE)?;
-    for tag in [INTEGER, SEQUENCE] {
-        outer = der_value(outer, tag)?.1;
-    }
-    let (key, _) = der_value(outer, OCTETS)?;
-    let (mut rest, _) = der_value(key, SEQUENCE)?;
-    let mut next = || {
-        let (number, after) = der_value(rest, INTEGER)?;
-        rest = after;
-        Some(number)
-    };
-    let _version = next()?;
-    let [modulus, exponent, secret, first, second] = [next()?, next()?, next()?, next()?, next()?];
-    let _exponents = [next()?, next()?];
-    Some([modulus, exponent, secret, first, second, next()?])
-}
-
-/// Returns the value of a DER item with this tag, and the bytes after it.
-fn der_value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&found, bytes) = bytes.split_first()?;
-    let (&first, bytes) = bytes.split_first()?;
-    let (length, bytes) = if first < 0x80 {
-        (usize::from(first), bytes)
-    } else {
-        let (digits, bytes) = bytes.split_at_checked(usize::from(first & 0x7f))?;
-        let length = digits.iter().try_fold(0_usize, |length, digit| {
-            length.checked_mul(256)?.checked_add(usize::from(*digit))
-        })?;
-        (length, bytes)
-    };
-    (found == tag).then(|| bytes.split_at_checked(length)).flatten()
+/// string. Numbers have the same bytes in DER and in SSH.
+fn rsa_numbers(pkcs8: &[u8]) -> ASN1Result<[Vec<u8>; 6]> {
+    let key = parse_der(pkcs8, |reader| {
+        reader.read_sequence(|parts| {
+            let _version = parts.next().read_u8()?;
+            let _algorithm = parts.next().read_der()?;
+            parts.next().read_bytes()
+        })
+    })?;
+    parse_der(&key, |reader| {
+        reader.read_sequence(|parts| {
+            let mut next = || parts.next().read_bigint_bytes().map(|(number, _)| number);
+            let _version = next()?;
+            let [modulus, exponent, secret, first, second] = [next()?, next()?, next()?, next()?, next()?];
+            let _exponents = [next()?, next()?];
+            Ok([modulus, exponent, secret, first, second, next()?])
+        })
+    })
 }
 
 #[cfg(test)]
@@ -220,7 +193,7 @@ mod tests {
     #[test]
     fn invalid_keys_are_rejected() {
         for bytes in [&[][..], &[0x30], &[0x30, 0x82, 0xff], &[0x30, 0x03, 0x02, 0x01, 0x00]] {
-            assert_eq!(rsa_numbers(bytes), None);
+            assert!(rsa_numbers(bytes).is_err());
         }
     }
 

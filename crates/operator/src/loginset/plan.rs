@@ -3,9 +3,10 @@
 use api::keys::{annotations, apps};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Secret, Service},
+    core::v1::{ConfigMap, Pod, Secret, Service},
 };
 use kube::ResourceExt as _;
+use serde_json::{Value, json};
 use slurm::revision::Digest;
 
 use super::{
@@ -32,17 +33,9 @@ pub(crate) struct Plan {
     pub(super) service: Option<Service>,
     pub(super) ssh_config: Option<ConfigMap>,
     pub(super) deployment: Option<Deployment>,
-    pub(super) notes: Vec<Note>,
-}
-
-/// Annotations for a running pod with the digests of its files. When they change, the kubelet syncs the pod and updates its
-/// files at once; otherwise that takes a minute or more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Note {
-    pub(super) pod: String,
-    pub(super) uid: String,
-    pub(super) ssh_files: Digest,
-    pub(super) sssd_conf: Digest,
+    /// Names of running pods, each with a patch of its annotations: the digests of its files. When they change, the kubelet
+    /// syncs the pod and updates its files at once; otherwise that takes a minute or more.
+    pub(super) notes: Vec<(String, Value)>,
 }
 
 pub(super) fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
@@ -90,12 +83,15 @@ fn plan_deployment(observed: &Observed, findings: &mut Vec<Finding>) -> Option<D
     if !findings.is_empty() {
         return None;
     }
+    let deployed = observed.deployment.as_ref();
+    let running = deployed.and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
+    let given = login_set.spec.login.as_ref();
     let ingredients = Ingredients {
         controller,
         slurm_key,
         host_keys: host_keys?,
         cluster_domain: &observed.cluster_domain,
-        login_image: image(observed),
+        login_image: image_to_run(given, running, apps::LOGIN, &observed.images.login),
         initconf_image: observed.images.initconf.clone(),
     };
     build_deployment(login_set, &ingredients)
@@ -145,32 +141,21 @@ fn find_host_keys(secret: &Secret, findings: &mut Vec<Finding>) -> Option<Digest
     Some(Digest::of(&all))
 }
 
-fn plan_notes(observed: &Observed, ssh_files: Digest, sssd_conf: Digest) -> Vec<Note> {
-    let has = |pod: &k8s_openapi::api::core::v1::Pod, key: &str, digest: Digest| {
-        pod.annotations()
-            .get(key)
-            .is_some_and(|noted| *noted == digest.to_string())
-    };
-    let behind = observed.pods.iter().filter(|pod| {
-        !(has(pod, annotations::SSHD_CONF_HASH, ssh_files) && has(pod, annotations::SSSD_CONF_HASH, sssd_conf))
-    });
+fn plan_notes(observed: &Observed, ssh_files: Digest, sssd_conf: Digest) -> Vec<(String, Value)> {
+    let noted = [
+        (annotations::SSHD_CONF_HASH, ssh_files.to_string()),
+        (annotations::SSSD_CONF_HASH, sssd_conf.to_string()),
+    ];
+    let has = |pod: &Pod, (key, digest): &(&str, String)| pod.annotations().get(*key) == Some(digest);
+    let behind = observed.pods.iter();
+    let behind = behind.filter(|pod| !noted.iter().all(|digest| has(pod, digest)));
+    let noted = Value::from_iter(noted.clone());
     behind
-        .map(|pod| Note {
-            pod: pod.name_any(),
-            uid: pod.uid().unwrap_or_default(),
-            ssh_files,
-            sssd_conf,
+        .map(|pod| {
+            (
+                pod.name_any(),
+                json!({ "metadata": { "uid": pod.uid(), "annotations": noted } }),
+            )
         })
         .collect()
-}
-
-/// The image of the login container.
-fn image(observed: &Observed) -> String {
-    let spec = observed
-        .deployment
-        .as_ref()
-        .and_then(|deployment| deployment.spec.as_ref());
-    let running = spec.and_then(|spec| spec.template.spec.as_ref());
-    let given = observed.login_set.spec.login.as_ref();
-    image_to_run(given, running, apps::LOGIN, &observed.images.login)
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     defaults::Images,
-    kind,
+    kind::{self, Kind as _},
     runtime::{Caches, Change, Delta, Failure, Key},
     testing::any_spec::any_spec,
 };
@@ -203,13 +203,14 @@ fn changed_files_roll_no_pod_but_are_noted_on_it() {
     let second = planned(after.clone());
     assert_eq!(second.deployment, first.deployment);
     assert_ne!(second.notes, first.notes);
-    let note = &second.notes[0];
+    let (_, patch) = &second.notes[0];
     for object in &mut after {
         if object["kind"] == "Pod" {
-            object["metadata"]["annotations"] = json!({
-                "slinky.slurm.net/sshd-conf-hash": note.ssh_files.to_string(),
-                "slinky.slurm.net/sssd-conf-hash": note.sssd_conf.to_string(),
-            });
+            let annotations = &patch["metadata"]["annotations"];
+            for key in ["slinky.slurm.net/sshd-conf-hash", "slinky.slurm.net/sssd-conf-hash"] {
+                assert!(annotations[key].is_string(), "{key}");
+            }
+            object["metadata"]["annotations"] = annotations.clone();
         }
     }
     assert_eq!(planned(after).notes, []);
@@ -328,7 +329,7 @@ fn a_new_default_image_rolls_nothing() {
 fn it_depends_on_its_controller_its_files_and_its_pods() {
     let caches = Caches::of(deployed(with(cluster(), &json!({}))));
     let is_heard = |change: Change| {
-        let heard = super::references::references().affected(&change, &caches);
+        let heard = LoginSet::references().affected(&change, &caches);
         assert_eq!(heard, [Key::new("hpc", "slurm")], "{change:?}");
     };
     is_heard(Change::from(Delta::appeared(caches.login_sets.all().remove(0))));

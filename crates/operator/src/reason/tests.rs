@@ -198,6 +198,7 @@ fn reasons_are_written_in_this_module_only() {
                 .split("reason: \"")
                 .skip(1)
                 .filter_map(|field| field.split('"').next());
+            let fields = fields.filter(|word| is_word(word));
             found.extend(fields.map(|reason| format!("{crate_}/{name} gives the reason {reason:?}")));
             for call in TAKERS.iter().flat_map(|taker| text.split(taker).skip(1)) {
                 let call: String = call.chars().take(200).collect();

@@ -1,16 +1,15 @@
 //! The rules of a RestApi, as tests.
 
+use std::time::Duration;
+
 use api::{ConditionStatus, RestApi, RestApiStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{
-    observe::{Observed, observe},
-    plan::Plan,
-};
+use super::{Observed, Plan, observe};
 use crate::{
     defaults::Images,
-    kind,
+    kind::{self, Kind as _},
     restapi::RestApiReconciler,
     runtime::{Caches, Change, Clock, Context, Delta, Events, Key, Metrics, Reconciler as _, State, fake::FakeServer},
     testing::any_spec::any_spec,
@@ -153,8 +152,7 @@ fn a_new_default_image_rolls_nothing() {
 #[test]
 fn it_depends_on_its_controller_and_the_controllers_key_and_configuration() {
     let caches = Caches::of(with(cluster(), &json!({})));
-    let hears =
-        |change: Change| super::references::references().affected(&change, &caches) == [Key::new("hpc", "slurm")];
+    let hears = |change: Change| RestApi::references().affected(&change, &caches) == [Key::new("hpc", "slurm")];
     let is_heard = |change: Change| assert!(hears(change.clone()), "{change:?}");
     is_heard(Change::from(Delta::appeared(caches.controllers.all().remove(0))));
     is_heard(Change::from(Delta::appeared(caches.secrets.all().remove(0))));
@@ -203,8 +201,9 @@ async fn a_missing_object_that_may_be_created_soon_is_no_warning_at_first() {
     let again = outcome.requeue.unwrap();
     assert!(matches!(outcome.state, State::Blocked { .. }));
 
-    // Timestamps of objects have whole seconds.
-    young["metadata"]["creationTimestamp"] = format!("{:.0}", clock.now() - again * 2).into();
+    // The stamps have no fractions of a second.
+    let created = clock.now() - again - Duration::from_secs(1);
+    young["metadata"]["creationTimestamp"] = format!("{created:.0}").into();
     registry.insert(&young).unwrap();
     reconciler.reconcile(&key).await.unwrap();
     let event = said.try_recv().unwrap();

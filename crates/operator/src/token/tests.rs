@@ -9,14 +9,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use slurm::token::SigningKey;
 
-use super::{
-    build::build_secret,
-    observe::{Observed, observe},
-    plan::Plan,
-    references::references,
-};
+use super::{Observed, Plan, build_secret, observe};
 use crate::{
-    kind,
+    kind::{self, Kind as _},
     runtime::{Caches, Change, Delta, Key},
     testing::any_spec::any_spec,
 };
@@ -56,8 +51,8 @@ fn planned(objects: Vec<Value>, now: i64) -> Plan {
 /// The Secret that a plan leads to.
 fn kept(more: &Value, key: &str, now: i64) -> Value {
     let objects = vec![token(more), keys(key)];
-    let issue = planned(objects.clone(), now).issue.unwrap();
-    let signed = issue.key.sign(&issue.claims).unwrap();
+    let plan = planned(objects.clone(), now);
+    let signed = plan.issue.unwrap().sign(&plan.claims.unwrap()).unwrap();
     serde_json::to_value(build_secret(&observed(objects, now).token, signed.secret())).unwrap()
 }
 
@@ -173,7 +168,10 @@ fn it_depends_on_its_key_and_its_secret() {
     let caches = Caches::of(vec![token(&json!({})), keys("key"), kept(&json!({}), "key", 0)]);
     for secret in caches.secrets.all() {
         let change = Change::from(Delta::appeared(secret));
-        assert_eq!(references().affected(&change, &caches), [Key::new("hpc", "alice")]);
+        assert_eq!(
+            Token::references().affected(&change, &caches),
+            [Key::new("hpc", "alice")]
+        );
     }
 }
 
