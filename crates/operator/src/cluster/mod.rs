@@ -36,7 +36,7 @@ use slurm::{
 };
 use tokio::sync::watch;
 
-pub(crate) use self::snapshot::{ExternalState, Snapshot};
+pub(crate) use self::snapshot::Snapshot;
 pub use self::{
     connection::{CommandError, JobOrder, NodeOrder},
     job_summary::JobSummary,

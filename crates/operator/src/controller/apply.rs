@@ -56,8 +56,8 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     }
     match &configuration.delivery {
         DeliveryChange::None => {}
-        DeliveryChange::Pause => context.clusters.pause_delivery(&key),
-        DeliveryChange::Deliver(wanted) => context.clusters.deliver(&key, (**wanted).clone()),
+        DeliveryChange::Pause => context.clusters.deliver(&key, None),
+        DeliveryChange::Deliver(wanted) => context.clusters.deliver(&key, Some((**wanted).clone())),
     }
     for effect in &plan.effects {
         let done = carry_out(context, writer, controller, &key, effect).await;

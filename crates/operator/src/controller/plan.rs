@@ -24,7 +24,6 @@ use super::{
 };
 use crate::{
     cluster::{
-        ExternalState,
         deliver::JwtKey,
         pods::{self, active_pod},
     },
@@ -235,9 +234,8 @@ fn plan_external(
         None
     });
     plan_keys(observed, &mut findings);
-    if let ExternalState::Polled(view) = &snapshot.external {
-        findings.extend(view.unfit.clone());
-    }
+    let view = snapshot.external.as_ref().and_then(|(_, view)| view.as_ref());
+    findings.extend(view.and_then(|view| view.unfit.clone()));
     let blocked = is_blocked(&findings, Blocks::Configuration);
     let config_map = build_external_config_map(parent, accounting).filter(|_| !blocked);
     Plan {

@@ -96,13 +96,6 @@ impl Wanted {
     }
 }
 
-/// A wanted revision, and since when it is wanted.
-#[derive(Clone, Debug)]
-struct Request {
-    wanted: Wanted,
-    seen: Instant,
-}
-
 /// The progress of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
@@ -254,7 +247,8 @@ impl Report {
 /// The delivery of the configuration to one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
-    wanted: watch::Sender<Option<Arc<Request>>>,
+    /// The wanted revision, and since when it is wanted.
+    wanted: watch::Sender<Option<(Wanted, Instant)>>,
     /// What the active slurmctld runs with, and its sequence, for the standbys.
     active_revision: watch::Sender<Option<(Wanted, u64)>>,
     report: Mutex<Report>,
@@ -266,30 +260,21 @@ pub(super) async fn run(cluster: &Cluster) {
 }
 
 impl Clusters {
-    /// Makes slurmctld run with this configuration; it replaces the one wanted before.
-    pub(crate) fn deliver(&self, controller: &Key, wanted: Wanted) {
+    /// Makes slurmctld run with this configuration; it replaces the one wanted before. `None` stops the delivery: no pod can
+    /// take the configuration.
+    pub(crate) fn deliver(&self, controller: &Key, wanted: Option<Wanted>) {
         let cluster = self.cluster(controller);
         cluster.delivery.wanted.send_if_modified(|current| {
-            let before = current.as_deref();
-            if before.is_some_and(|before| before.wanted == wanted) {
-                return false;
-            }
-            let same = before.filter(|Request { wanted: before, .. }| {
-                before.digest == wanted.digest && before.target == wanted.target
+            let before = current.take();
+            let is_same = before.as_ref().map(|(before, _)| before) == wanted.as_ref();
+            *current = wanted.map(|wanted| {
+                let same =
+                    before.filter(|(before, _)| before.digest == wanted.digest && before.target == wanted.target);
+                let since = same.map_or_else(|| cluster.host().instant(), |(_, since)| since);
+                (wanted, since)
             });
-            let seen = same.map_or_else(|| cluster.host().instant(), |same| same.seen);
-            *current = Some(Arc::new(Request { wanted, seen }));
-            true
+            !is_same
         });
-    }
-
-    /// Stops delivering: no pod can take the configuration.
-    pub(crate) fn pause_delivery(&self, controller: &Key) {
-        let cluster = self.cluster(controller);
-        cluster
-            .delivery
-            .wanted
-            .send_if_modified(|wanted| wanted.take().is_some());
     }
 }
 

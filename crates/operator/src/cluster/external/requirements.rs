@@ -11,7 +11,7 @@ use crate::{
     reason,
 };
 
-/// Returns why pods cannot work with it, if they cannot.
+/// Returns why pods cannot work with it and the remedy, if a requirement is missing.
 pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>, Error>) -> Option<Finding> {
     // Existing pods may be older than the problem, and keep running; their inputs are not affected.
     let unfit = |reason, message: String| Some(Finding::new(Blocks::Input, reason, message));
@@ -59,11 +59,16 @@ pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>,
     }
 }
 
-fn lacking(files: &[ServedFile]) -> Vec<String> {
+/// Parses the files that slurmctld serves.
+pub(super) fn parse(files: &[ServedFile]) -> Configuration {
     let read = files
         .iter()
         .filter_map(|file| Some((file.name.as_str(), file.content.as_deref()?)));
-    let conf = Configuration::parse(read);
+    Configuration::parse(read)
+}
+
+fn lacking(files: &[ServedFile]) -> Vec<String> {
+    let conf = parse(files);
     let has = |key: &str, expected: &str| {
         let values = conf.value(key).unwrap_or_default().split(',');
         values.map(str::trim).any(|found| found.eq_ignore_ascii_case(expected))

@@ -21,7 +21,6 @@ use super::{
 };
 use crate::{
     cluster::{
-        ExternalState,
         deliver::{Goal, LiveRevision, Report, State},
         external::View,
     },
