@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use slurm::Revision;
 use slurm::agent::KeptState;
-use slurm::revision::{ControllerUid, DecodeError, Digest, Summary, TooLarge};
+use slurm::revision::{ControllerUid, DecodeError, LiveRevision, Summary, TooLarge};
 use thiserror::Error;
 use tracing::warn;
 
@@ -44,22 +44,6 @@ enum Unusable {
     Decode(#[from] DecodeError),
     #[error("it holds revision {sequence} of Controller {controller}")]
     Foreign { sequence: u64, controller: ControllerUid },
-}
-
-/// The last revision that slurmctld was seen to run with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
-pub struct Verified {
-    pub sequence: u64,
-    pub digest: Digest,
-}
-
-impl From<&Summary> for Verified {
-    fn from(revision: &Summary) -> Self {
-        Self {
-            sequence: revision.sequence,
-            digest: revision.digest,
-        }
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -194,13 +178,13 @@ impl Store {
         self.write(FENCE, format!("{term}\n").as_bytes())
     }
 
-    /// The revision that slurmctld was last seen to run with.
-    pub fn verified(&self) -> Option<Verified> {
+    /// The last revision that slurmctld was seen to run with.
+    pub fn verified(&self) -> Option<LiveRevision> {
         self.read_json(VERIFIED)
     }
 
     pub fn save_verified(&self, revision: &Summary) -> Result<(), Error> {
-        self.write_json(VERIFIED, &Verified::from(revision))
+        self.write_json(VERIFIED, &LiveRevision::from(revision))
     }
 
     /// The last steps, oldest first.

@@ -14,11 +14,12 @@ mod strict;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use slurm::agent::{NodeAction, Reason};
 use slurm::answer::{DecodeError, JobResult, Payload, Ping, ServedConf, decode, decode_empty};
 use slurm::job::JobStateName;
 use slurm::node::{BaseState, NodeFlag};
 use slurm::partition::PartitionStateName;
-use slurm::rest::{ApiVersion, NodeUpdate};
+use slurm::rest::{ApiVersion, render_node};
 use slurm::{Job, Node, NodeDescription, NodeFeatures, Partition, Reservation, SingleLine};
 
 struct Spec {
@@ -214,16 +215,17 @@ fn every_field_we_write_exists() {
         topology: Some(line("default:s1")),
         address: Some(line("10.0.0.1")),
     };
+    let reason = || Some(Reason::new("r").unwrap());
     for spec in specs() {
         let schema = spec.operation("post node/{node_name}", "request").unwrap();
         for (update, fields) in [
-            (NodeUpdate::drain(Some("r")), 2),
-            (NodeUpdate::down(Some("r")), 2),
-            (NodeUpdate::undrain(), 1),
-            (NodeUpdate::resume(), 1),
-            (NodeUpdate::describe(&description), 6),
+            (NodeAction::Drain { reason: reason() }, 2),
+            (NodeAction::Down { reason: reason() }, 2),
+            (NodeAction::Undrain, 1),
+            (NodeAction::Resume, 1),
+            (NodeAction::Describe(description.clone()), 6),
         ] {
-            let body = serde_json::to_value(update).unwrap();
+            let body = render_node(&update).unwrap();
             assert_eq!(body.as_object().unwrap().len(), fields, "{body}");
             spec.assert_fits(schema, &body, "body");
         }

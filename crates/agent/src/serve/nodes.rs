@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use slurm::agent::{NodeAction, NodeCommand, Reason, Refusal, UpdateChannel};
 use slurm::conf::{Configuration, RecordKind};
-use slurm::rest;
+
 use slurm::rpc::{
-    Client, Error, Failure, LivePartition, NodeUpdate, PartitionCommands as _, PartitionUpdate, ReturnCode,
+    self, Client, Error, Failure, LivePartition, NodeUpdate, PartitionCommands as _, PartitionUpdate, ReturnCode,
 };
 use slurm::{AdminState, Hostlist, NodeDescription, NodeFeatures, SingleLine};
 use tokio::sync::{Mutex, MutexGuard};
@@ -179,10 +179,10 @@ pub(super) fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<
         ..update.clone()
     };
     Some(match action {
-        NodeAction::Drain { reason } => to(rest::NodeCommand::Drain, reason.as_ref()),
-        NodeAction::Down { reason } => to(rest::NodeCommand::Down, reason.as_ref()),
-        NodeAction::Undrain => to(rest::NodeCommand::Undrain, None),
-        NodeAction::Resume => to(rest::NodeCommand::Resume, None),
+        NodeAction::Drain { reason } => to(rpc::NodeCommand::Drain, reason.as_ref()),
+        NodeAction::Down { reason } => to(rpc::NodeCommand::Down, reason.as_ref()),
+        NodeAction::Undrain => to(rpc::NodeCommand::Undrain, None),
+        NodeAction::Resume => to(rpc::NodeCommand::Resume, None),
         NodeAction::Describe(NodeDescription {
             comment,
             extra,
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(
             sent(NodeAction::Drain { reason: reason() }),
             Some(NodeUpdate {
-                state: Some(rest::NodeCommand::Drain),
+                state: Some(rpc::NodeCommand::Drain),
                 reason: Some("scale in".to_owned()),
                 ..n1()
             })
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(
             sent(NodeAction::Down { reason: None }),
             Some(NodeUpdate {
-                state: Some(rest::NodeCommand::Down),
+                state: Some(rpc::NodeCommand::Down),
                 ..n1()
             }),
             "the current reason stays"
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(
             sent(NodeAction::Undrain),
             Some(NodeUpdate {
-                state: Some(rest::NodeCommand::Undrain),
+                state: Some(rpc::NodeCommand::Undrain),
                 ..n1()
             })
         );

@@ -9,14 +9,11 @@ use std::{
 use host::Host;
 use jiff::Timestamp;
 use runtime::Key;
-pub use slurm::agent::JobAction as JobOrder;
+pub use slurm::agent::{JobAction as JobOrder, NodeAction as NodeOrder};
 use slurm::{
-    AdminState, Job, JobHandle, NodeDescription, Partition, Reservation, ReservationName, ReservationRequest,
-    agent::{
-        self, JobCommand, NodeAction, NodeCommand, NodeName, PartitionCommand, Reason, Refusal, ReservationCommand,
-        Restored,
-    },
-    rest::{self, NodeUpdate},
+    AdminState, Job, Partition, Reservation,
+    agent::{self, JobCommand, NodeCommand, PartitionCommand, Refusal, ReservationCommand, Restored},
+    rest,
     token::{Issuer, SigningKey},
 };
 use thiserror::Error;
@@ -41,35 +38,15 @@ const READ_TIMEOUT: Duration = Duration::from_secs(20);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 /// How much longer a daemon whose clock is behind may accept an expired token.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
-const OLD_AGENT: &str = "the agent in slurmctld's pod predates this command; recreate the pod";
-
 /// How long slurmrestd is tried last after a failure.
 const REST_PENALTY: Duration = Duration::from_secs(30);
 
-/// An order for a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeOrder {
-    /// Accepts no new jobs. Without a reason, the existing one is kept.
-    Drain { reason: Option<String> },
-    /// Accepts jobs again, unless the node is down.
-    Undrain,
-    /// Ends its jobs at once. Only for a node that is proven dead. Without a reason, the existing one is kept.
-    Down { reason: Option<String> },
-    /// Accepts jobs again, also after the node was down.
-    Resume,
-    /// Deletes the node record. Slurm refuses while a job runs on the node.
-    Delete,
-    /// Sets fields other than the state.
-    Describe(NodeDescription),
-}
-
+/// An order to Slurm.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order<'a> {
-    /// With the state the order was planned on, if it changes the state.
-    Node(&'a str, &'a NodeOrder, Option<&'a AdminState>),
-    Job(&'a JobHandle, JobOrder),
-    Reserve(&'a ReservationRequest),
-    Unreserve(&'a ReservationName),
+    Node(&'a NodeCommand),
+    Job(&'a JobCommand),
+    Reservation(&'a ReservationCommand),
 }
 
 /// Why an order was not sent or not carried out.
@@ -144,8 +121,8 @@ enum Channel<'a> {
 macro_rules! request {
     ($channel:expr, $read:ident) => {
         match $channel {
-            Channel::Rest(client) => client.$read().await.map_err(text),
-            Channel::Agent(client) => client.$read().await.map_err(text),
+            Channel::Rest(client) => client.$read().await.map_err(failed),
+            Channel::Agent(client) => client.$read().await.map_err(failed),
         }
     };
 }
@@ -203,11 +180,8 @@ impl Clusters {
         let fence = &cluster.shared.fence;
         let left = fence.remaining().ok_or(CommandError::NotLeading)?;
         let sent = async {
-            match agent.command_partition(&command, next_fence(fence)).await {
-                // The agent is as old as its pod.
-                Err(agent::Error::Refused(Refusal::NotFound)) => Ok(Restored::none_of(keys, OLD_AGENT)),
-                answer => answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}"))),
-            }
+            let answer = agent.command_partition(&command, next_fence(fence)).await;
+            answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}")))
         };
         within(left.min(COMMAND_TIMEOUT), sent).await
     }
@@ -238,23 +212,25 @@ impl Cluster {
     /// Reads nodes, and jobs too if `with_jobs`.
     pub(super) async fn observe(&self, with_jobs: bool) -> Knowledge {
         let seen = if with_jobs {
-            // If slurmrestd is too old to report which slurmctld responded, the agent may be able to.
-            let is_complete =
-                |channel: Channel<'_>, seen: &Seen| seen.process.is_some() || matches!(channel, Channel::Agent(_));
-            let read = async |channel: Channel<'_>, at| {
+            self.read(async |channel, at| {
                 let seen = Seen::new(request!(channel, observe)?, at);
                 Ok(match channel {
-                    Channel::Rest(client) => seen.of_release(client.release().as_deref()),
-                    Channel::Agent(_) => seen,
+                    Channel::Agent(_) => (seen, true),
+                    // If slurmrestd is too old to report which slurmctld responded, the agent may be able to.
+                    Channel::Rest(client) => {
+                        let is_complete = seen.process.is_some();
+                        (seen.of_release(client.release().as_deref()), is_complete)
+                    }
                 })
-            };
-            self.read(read, is_complete).await
+            })
+            .await
         } else {
-            let read = async |channel: Channel<'_>, at| {
+            self.read(async |channel, at| {
                 let nodes = request!(channel, nodes)?;
-                Ok(Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref()))
-            };
-            self.read(read, |_, _| true).await
+                let seen = Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref());
+                Ok((seen, true))
+            })
+            .await
         };
         match seen {
             Ok(seen) => Knowledge::Known(Arc::new(seen)),
@@ -298,58 +274,51 @@ impl Cluster {
 
     /// All reservations.
     pub(super) async fn reservations(&self) -> Result<Vec<Reservation>, ReadError> {
-        let all = self
-            .read(async |channel, _| request!(channel, reservations), |_, _| true)
-            .await?;
-        Ok(all.value)
+        self.read(async |channel, _| Ok((request!(channel, reservations)?.value, true)))
+            .await
     }
 
     /// The names of all QOS in the database.
     pub(super) async fn qos(&self) -> Result<BTreeSet<String>, ReadError> {
-        let all = self
-            .read(async |channel, _| request!(channel, qos), |_, _| true)
-            .await?;
-        Ok(all.value.into_iter().map(|qos| qos.name).collect())
+        let all = self.read(async |channel, _| Ok((request!(channel, qos)?.value, true)));
+        Ok(all.await?.into_iter().map(|qos| qos.name).collect())
     }
 
     /// All jobs. They are no proof: no process is recorded with them.
     pub(super) async fn jobs(&self) -> Result<Vec<Job>, ReadError> {
-        let all = self
-            .read(async |channel, _| request!(channel, jobs), |_, _| true)
-            .await?;
-        Ok(all.value)
+        self.read(async |channel, _| Ok((request!(channel, jobs)?.value, true)))
+            .await
     }
 
     /// All partitions.
     pub(super) async fn partitions(&self) -> Result<Vec<Partition>, ReadError> {
-        let all = self
-            .read(async |channel, _| request!(channel, partitions), |_, _| true)
-            .await?;
-        Ok(all.value)
+        self.read(async |channel, _| Ok((request!(channel, partitions)?.value, true)))
+            .await
     }
 
     /// Tries the channels in order until one returns a complete result. Otherwise returns an incomplete one, if any.
     async fn read<T>(
         &self,
-        read: impl AsyncFn(Channel<'_>, Timestamp) -> Result<T, String>,
-        is_complete: impl Fn(Channel<'_>, &T) -> bool,
+        read: impl AsyncFn(Channel<'_>, Timestamp) -> Result<(T, bool), ReadError>,
     ) -> Result<T, ReadError> {
         let connection = self.connection()?;
         let (mut incomplete, mut failures) = (None, Vec::new());
         for channel in connection.channels(self.host().instant()) {
-            let answer = match timeout(READ_TIMEOUT, read(channel, self.now())).await {
-                Ok(answer) => answer,
-                Err(_) => Err(format!("no response within {} s", READ_TIMEOUT.as_secs())),
+            let late = |_| ReadError::Failed(format!("no response within {} s", READ_TIMEOUT.as_secs()));
+            let answer = timeout(READ_TIMEOUT, read(channel, self.now())).await;
+            let answer = answer.map_err(late).flatten();
+            let name = match channel {
+                Channel::Agent(_) => "the agent",
+                Channel::Rest(_) => {
+                    let penalty = answer.is_err().then(|| self.host().instant() + REST_PENALTY);
+                    *lock(&connection.rest_penalty_until) = penalty;
+                    "slurmrestd"
+                }
             };
-            if let Channel::Rest(_) = channel {
-                let penalty = answer.is_err().then(|| self.host().instant() + REST_PENALTY);
-                *lock(&connection.rest_penalty_until) = penalty;
-            }
-            match (answer, channel) {
-                (Ok(answer), _) if is_complete(channel, &answer) => return Ok(answer),
-                (Ok(answer), _) => incomplete = Some(answer),
-                (Err(why), Channel::Rest(_)) => failures.push(format!("slurmrestd: {why}")),
-                (Err(why), Channel::Agent(_)) => failures.push(format!("the agent: {why}")),
+            match answer {
+                Ok((answer, true)) => return Ok(answer),
+                Ok((answer, false)) => incomplete = Some(answer),
+                Err(error) => failures.push(format!("{name}: {error}")),
             }
         }
         incomplete.ok_or_else(|| ReadError::Failed(failures.join("; ")))
@@ -376,77 +345,40 @@ async fn within<T>(limit: Duration, order: impl Future<Output = Result<T, Comman
 }
 
 async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), CommandError> {
-    if let Order::Node(node, _, Some(expected)) = order {
-        let now = client.node(node).await.map_err(|error| of_rest(error, order))?;
-        let now = now.value.admin_state();
+    if let Order::Node(NodeCommand {
+        node,
+        expect: Some(expected),
+        ..
+    }) = order
+    {
+        let now = client.node(node.as_str()).await.map_err(of_rest)?.value.admin_state();
         if now != *expected {
             return Err(CommandError::Changed(now));
         }
     }
     let answer = match order {
-        Order::Node(node, order, _) => match order {
-            NodeOrder::Drain { reason } => client.update_node(node, &NodeUpdate::drain(reason.as_deref())).await,
-            NodeOrder::Undrain => client.update_node(node, &NodeUpdate::undrain()).await,
-            NodeOrder::Down { reason } => client.update_node(node, &NodeUpdate::down(reason.as_deref())).await,
-            NodeOrder::Resume => client.update_node(node, &NodeUpdate::resume()).await,
-            NodeOrder::Describe(description) => client.update_node(node, &NodeUpdate::describe(description)).await,
-            NodeOrder::Delete => client.delete_node(node).await,
-        }
-        .map(drop),
-        Order::Job(job, JobOrder::Requeue) => client.requeue_job(job).await,
-        Order::Job(job, JobOrder::Cancel) => client.cancel_job(job).await,
-        Order::Reserve(request) => client.reserve(request).await.map(drop),
-        Order::Unreserve(name) => client.unreserve(name).await.map(drop),
+        Order::Node(command) => client.command_node(command).await,
+        Order::Job(command) => client.command_job(command).await,
+        Order::Reservation(command) => client.command_reservation(command).await,
     };
-    answer.map_err(|error| of_rest(error, order))
+    answer.map_err(of_rest)
 }
 
-fn of_rest(error: rest::Error, order: Order<'_>) -> CommandError {
-    match &error {
-        rest::Error::NotFound { .. } => CommandError::NotFound(order.what()),
+fn of_rest(error: rest::Error) -> CommandError {
+    match error {
+        rest::Error::NotFound { what } => CommandError::NotFound(what),
         rest::Error::Lacking { .. } | rest::Error::Misread { .. } => NoRoute(text(error)).into(),
-        rest::Error::Refused { status, text, .. } if *status < 500 => CommandError::Refused(text.clone()),
         // Slurm's error number proves that it read the order; without one, the order may be carried out in part.
-        rest::Error::Refused { number, text, .. } if *number != 0 => CommandError::Refused(text.clone()),
-        _ => CommandError::Unclear(text(error)),
+        rest::Error::Refused { status, number, text } if status < 500 || number != 0 => CommandError::Refused(text),
+        error => CommandError::Unclear(text(error)),
     }
 }
 
 async fn command_agent(client: &agent::Client, order: Order<'_>, fence: agent::Fence) -> Result<(), CommandError> {
     let answer = match order {
-        Order::Node(node, order, expect) => {
-            let node = NodeName::new(node).map_err(refused)?;
-            let reason = |reason: &Option<String>| {
-                let reason = reason.as_ref().map(|reason| Reason::new(one_line(reason)));
-                reason.transpose().map_err(refused)
-            };
-            let action = match order {
-                NodeOrder::Drain { reason: why } => NodeAction::Drain { reason: reason(why)? },
-                NodeOrder::Undrain => NodeAction::Undrain,
-                NodeOrder::Down { reason: why } => NodeAction::Down { reason: reason(why)? },
-                NodeOrder::Resume => NodeAction::Resume,
-                NodeOrder::Delete => NodeAction::Delete,
-                NodeOrder::Describe(description) => NodeAction::Describe(description.clone()),
-            };
-            let command = NodeCommand {
-                node,
-                expect: expect.cloned(),
-                action,
-            };
-            client.command_node(&command, fence).await.map(drop)
-        }
-        Order::Job(job, action) => {
-            let job = job.clone();
-            client.command_job(&JobCommand { job, action }, fence).await
-        }
-        Order::Reserve(request) => {
-            let command = ReservationCommand::Reserve(request.clone());
-            client.command_reservation(&command, fence).await
-        }
-        Order::Unreserve(name) => {
-            let command = ReservationCommand::Unreserve { name: name.clone() };
-            client.command_reservation(&command, fence).await
-        }
+        Order::Node(command) => client.command_node(command, fence).await.map(drop),
+        Order::Job(command) => client.command_job(command, fence).await,
+        Order::Reservation(command) => client.command_reservation(command, fence).await,
     };
     answer.map_err(|error| of_agent(&error, || order.what()))
 }
@@ -462,28 +394,18 @@ fn of_agent(error: &agent::Error, what: impl FnOnce() -> String) -> CommandError
     }
 }
 
-fn refused(error: impl std::error::Error) -> CommandError {
-    CommandError::Refused(error.to_string())
-}
-
 impl Order<'_> {
     fn what(self) -> String {
         match self {
-            Self::Node(node, ..) => format!("node {node:?}"),
-            Self::Job(job, _) => format!("job {job}"),
-            Self::Reserve(ReservationRequest { name, .. }) | Self::Unreserve(name) => format!("reservation {name}"),
+            Self::Node(command) => format!("node {:?}", command.node.as_str()),
+            Self::Job(command) => format!("job {}", command.job),
+            Self::Reservation(command) => format!("reservation {}", command.name()),
         }
     }
 }
 
-/// The reason in the form the agent accepts: one line of at most 1024 bytes.
-fn one_line(reason: &str) -> String {
-    let plain: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let mut line = plain.trim().to_owned();
-    while line.len() > 1024 {
-        line.pop();
-    }
-    if line.is_empty() { "unknown".to_owned() } else { line }
+fn failed(error: impl std::error::Error) -> ReadError {
+    ReadError::Failed(text(error))
 }
 
 /// The error followed by its causes.

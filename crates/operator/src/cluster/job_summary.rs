@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use api::partition::PartitionJobs;
 use jiff::{SignedDuration, Timestamp};
 use slurm::{Hostlist, Job};
 
@@ -24,14 +25,7 @@ pub struct JobSummary {
     /// When the oldest job on each node started. Nodes without a job have none.
     pub oldest: BTreeMap<String, Timestamp>,
     /// The jobs of each partition that has any. A job that waits for several partitions counts in each.
-    pub loads: BTreeMap<String, JobLoad>,
-}
-
-/// The jobs of one partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobLoad {
-    pub running: u32,
-    pub pending: u32,
+    pub loads: BTreeMap<String, PartitionJobs>,
 }
 
 impl JobSummary {
@@ -75,33 +69,28 @@ fn end_of(job: &Job) -> Option<Timestamp> {
     }
 }
 
-/// When jobs are read for deadlines: not at every poll. A list of jobs costs slurmctld and slurmrestd about as much as
-/// one of nodes, three kilobytes each.
+/// When jobs are read: not at every poll. A list of jobs costs slurmctld and slurmrestd about as much as one of nodes, three
+/// kilobytes each.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     last: Option<Timestamp>,
     /// Something has changed since the last read.
-    outdated: bool,
+    pub(crate) is_outdated: bool,
 }
 
 impl Reading {
-    pub(crate) fn something_changed(&mut self) {
-        self.outdated = true;
-    }
-
     pub(crate) fn was_done(&mut self, at: Timestamp) {
-        self.last = Some(at);
-        self.outdated = false;
+        (self.last, self.is_outdated) = (Some(at), false);
     }
 
-    /// Whether jobs must be read now for the counts.
+    /// Whether jobs must be read now for the counts of Partitions.
     pub(crate) fn is_due_for_counts(&self, now: Timestamp) -> bool {
         self.last.is_none_or(|last| now.duration_since(last) >= COUNT_INTERVAL)
     }
 
     /// Whether jobs must be read now for deadlines, if any node is busy.
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        let interval = if self.outdated { MIN_INTERVAL } else { MAX_INTERVAL };
+        let interval = if self.is_outdated { MIN_INTERVAL } else { MAX_INTERVAL };
         self.last.is_none_or(|last| now.duration_since(last) >= interval)
     }
 }
@@ -170,7 +159,7 @@ mod tests {
         assert!(reading.is_due(start));
         reading.was_done(start);
         assert!(!reading.is_due(after(59)) && reading.is_due(after(60)));
-        reading.something_changed();
+        reading.is_outdated = true;
         assert!(!reading.is_due(after(4)) && reading.is_due(after(5)));
         reading.was_done(after(5));
         assert!(!reading.is_due(after(10)));
@@ -205,7 +194,7 @@ mod tests {
             job("SUSPENDED", "b"),
         ]))
         .unwrap();
-        let load = |running, pending| JobLoad { running, pending };
+        let load = |running, pending| PartitionJobs { running, pending };
         assert_eq!(
             JobSummary::of(&jobs).loads,
             BTreeMap::from([("a".to_owned(), load(1, 1)), ("b".to_owned(), load(1, 1))])

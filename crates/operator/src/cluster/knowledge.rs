@@ -27,7 +27,7 @@ pub enum Knowledge {
 }
 
 /// The response of Slurm to one poll.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Nodes by name.
     pub nodes: BTreeMap<String, Node>,
@@ -85,14 +85,8 @@ impl Seen {
     pub fn of_nodes(nodes: Vec<Node>, at: Timestamp) -> Self {
         Self {
             nodes: nodes.into_iter().map(|node| (node.name.clone(), node)).collect(),
-            jobs: None,
-            reservations: None,
-            partitions: None,
-            job_summary: None,
-            qos: None,
-            release: None,
-            process: None,
             at,
+            ..Self::default()
         }
     }
 

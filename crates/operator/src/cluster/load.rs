@@ -2,42 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use api::partition::{PartitionCpus, PartitionNodes};
 use slurm::Node;
 
-/// The nodes of one partition. A node counts once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeLoad {
-    pub nodes: u32,
-    pub idle: u32,
-    pub allocated: u32,
-    pub drain: u32,
-    pub down: u32,
-    pub cpus: u64,
-    pub allocated_cpus: u64,
-    /// CPUs of nodes that accept jobs.
-    pub idle_cpus: u64,
-}
-
-/// Returns the nodes of all partitions that have any.
-pub fn of_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<String, NodeLoad> {
-    let mut loads: BTreeMap<String, NodeLoad> = BTreeMap::new();
+/// Returns the nodes of all partitions that have any, and their CPUs. A node counts once.
+pub fn of_nodes<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<String, (PartitionNodes, PartitionCpus)> {
+    let mut loads: BTreeMap<String, (PartitionNodes, PartitionCpus)> = BTreeMap::new();
     for node in nodes {
+        let [cpus, allocated] = [node.cpus, node.alloc_cpus].map(|count| i64::try_from(count).unwrap_or_default());
         for partition in &node.partitions {
-            let load = loads.entry(partition.clone()).or_default();
-            load.nodes += 1;
-            load.cpus += node.cpus;
-            load.allocated_cpus += node.alloc_cpus;
+            let (of_nodes, of_cpus) = loads.entry(partition.clone()).or_default();
+            of_nodes.total += 1;
+            of_cpus.total += cpus;
+            of_cpus.allocated += allocated;
             let state = &node.state;
             if state.is_down() || !state.is_responding() {
-                load.down += 1;
+                of_nodes.down += 1;
             } else if state.is_drain() {
-                load.drain += 1;
+                of_nodes.drain += 1;
             } else {
-                load.idle_cpus += node.cpus.saturating_sub(node.alloc_cpus);
+                of_cpus.idle += cpus.saturating_sub(allocated).max(0);
                 if state.is_busy() {
-                    load.allocated += 1;
+                    of_nodes.allocated += 1;
                 } else {
-                    load.idle += 1;
+                    of_nodes.idle += 1;
                 }
             }
         }
@@ -67,16 +55,19 @@ mod tests {
             node("n5", &["DOWN", "DRAIN"], 0),
         ];
         let loads = of_nodes(&nodes);
-        let expected = NodeLoad {
-            nodes: 5,
+        let nodes = PartitionNodes {
+            total: 5,
             idle: 1,
             allocated: 1,
             drain: 1,
             down: 2,
-            cpus: 20,
-            allocated_cpus: 5,
-            idle_cpus: 7,
         };
+        let cpus = PartitionCpus {
+            total: 20,
+            allocated: 5,
+            idle: 7,
+        };
+        let expected = (nodes, cpus);
         assert_eq!(
             loads,
             BTreeMap::from([("a".to_owned(), expected.clone()), ("b".to_owned(), expected)])

@@ -30,10 +30,13 @@ use api::{Controller, NodeSet, Partition};
 use host::{Host, Task};
 use jiff::Timestamp;
 use runtime::{Clock, Fence, Key, Triggers};
-use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest};
+use slurm::{
+    AdminState, JobHandle,
+    agent::{JobCommand, NodeCommand, NodeName, ReservationCommand},
+};
 use tokio::sync::watch;
 
-pub(crate) use self::snapshot::{ExternalState, Snapshot};
+pub(crate) use self::snapshot::Snapshot;
 pub use self::{
     connection::{CommandError, JobOrder, NodeOrder},
     job_summary::JobSummary,
@@ -123,7 +126,10 @@ impl Clusters {
     /// The last response of the cluster's Slurm. Polling starts with this call, and stops once no NodeSet and no Partition
     /// refers to the Controller and nothing follows its jobs.
     pub fn knowledge(&self, controller: &Key) -> Knowledge {
-        match self.cluster(controller).poll.latest() {
+        let poll = &self.cluster(controller).poll;
+        poll.start();
+        let latest = poll.latest.borrow().clone();
+        match latest.unwrap_or_default() {
             Knowledge::Known(seen) if self.age(&seen) > MAX_AGE => {
                 Knowledge::unknown(format!("Slurm has not responded for more than {} s", MAX_AGE.as_secs()))
             }
@@ -196,27 +202,31 @@ impl Clusters {
         order: &NodeOrder,
         expect: Option<&AdminState>,
     ) -> Result<(), CommandError> {
-        self.cluster(controller).command(Order::Node(node, order, expect)).await
+        let node = NodeName::new(node).map_err(|error| CommandError::Refused(error.to_string()))?;
+        let (expect, action) = (expect.cloned(), order.clone());
+        let command = NodeCommand { node, expect, action };
+        self.cluster(controller).command(Order::Node(&command)).await
     }
 
     /// Sends an order for a job ([`slurm::Job::handle`]). It may have been carried out already.
-    pub async fn command_job(&self, controller: &Key, job: &JobHandle, order: JobOrder) -> Result<(), CommandError> {
-        self.cluster(controller).command(Order::Job(job, order)).await
+    pub async fn command_job(&self, controller: &Key, job: &JobHandle, action: JobOrder) -> Result<(), CommandError> {
+        let job = job.clone();
+        let command = JobCommand { job, action };
+        self.cluster(controller).command(Order::Job(&command)).await
+    }
+
+    /// Sends an order for a reservation. Slurm refuses to delete one while jobs run in it.
+    pub async fn command_reservation(
+        &self,
+        controller: &Key,
+        command: &ReservationCommand,
+    ) -> Result<(), CommandError> {
+        self.cluster(controller).command(Order::Reservation(command)).await
     }
 
     /// What the agent of this Controller last reported about keys.
     pub fn key_report(&self, controller: &Key) -> Option<KeyReport> {
         self.cluster(controller).key_report.borrow().clone()
-    }
-
-    /// Creates or changes a reservation.
-    pub async fn reserve(&self, controller: &Key, request: &ReservationRequest) -> Result<(), CommandError> {
-        self.cluster(controller).command(Order::Reserve(request)).await
-    }
-
-    /// Removes a reservation. Slurm refuses while jobs run in it.
-    pub async fn unreserve(&self, controller: &Key, name: &ReservationName) -> Result<(), CommandError> {
-        self.cluster(controller).command(Order::Unreserve(name)).await
     }
 
     /// Remembers a revision that is about to be sent.
@@ -226,10 +236,10 @@ impl Clusters {
 
     /// Publishes the reports about the Partitions of a Controller, and wakes those whose report changed.
     pub(crate) fn publish(&self, controller: &Key, reports: PartitionReports) {
-        let changed = lock(&self.cluster(controller).memory).partitions.publish(reports);
+        let cluster = self.cluster(controller);
+        let changed = partition_reports::publish(&mut lock(&cluster.memory).partitions, reports);
         for name in changed {
-            let key = Key::new(&controller.namespace, name);
-            self.shared.triggers.wake::<Partition>(key);
+            cluster.wake(Follower::Partition(Key::new(&controller.namespace, name)));
         }
     }
 
@@ -237,7 +247,7 @@ impl Clusters {
     pub(crate) fn partition_report(&self, controller: &Key, partition: &str) -> Option<PartitionReport> {
         let cluster = self.cluster(controller);
         let memory = lock(&cluster.memory);
-        memory.partitions.find(partition).cloned()
+        memory.partitions.get(partition).cloned()
     }
 
     /// The external slurmctld of this Controller, if it is polled.

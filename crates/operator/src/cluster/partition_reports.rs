@@ -45,34 +45,23 @@ pub(crate) struct Change {
     pub(crate) milliseconds: u64,
 }
 
-/// The last reports of one cluster.
-#[derive(Debug, Default)]
-pub(crate) struct AllReports(PartitionReports);
-
-impl AllReports {
-    /// Replaces the reports. Returns the names of the Partitions whose report changed.
-    pub(crate) fn publish(&mut self, mut reports: PartitionReports) -> Vec<String> {
-        let Self(before) = self;
-        for (name, report) in &mut reports {
-            let Some(before) = before.get(name).filter(|before| before.line == report.line) else {
-                continue;
-            };
-            // Later changes were about other lines.
-            if before.change.is_some() {
-                report.change.clone_from(&before.change);
-            }
-            if before.runs && report.runs && before.live_since.is_some() {
-                report.live_since = before.live_since;
-            }
+/// Replaces the reports of one cluster. Returns the names of the Partitions whose report changed.
+pub(crate) fn publish(before: &mut PartitionReports, mut reports: PartitionReports) -> Vec<String> {
+    for (name, report) in &mut reports {
+        let Some(before) = before.get(name).filter(|before| before.line == report.line) else {
+            continue;
+        };
+        // Later changes were about other lines.
+        if before.change.is_some() {
+            report.change.clone_from(&before.change);
         }
-        let names: BTreeSet<&String> = reports.keys().chain(before.keys()).collect();
-        let changed = names.into_iter().filter(|name| before.get(*name) != reports.get(*name));
-        let changed = changed.cloned().collect();
-        *before = reports;
-        changed
+        if before.runs && report.runs && before.live_since.is_some() {
+            report.live_since = before.live_since;
+        }
     }
-
-    pub(crate) fn find(&self, partition: &str) -> Option<&PartitionReport> {
-        self.0.get(partition)
-    }
+    let names: BTreeSet<&String> = reports.keys().chain(before.keys()).collect();
+    let changed = names.into_iter().filter(|name| before.get(*name) != reports.get(*name));
+    let changed = changed.cloned().collect();
+    *before = reports;
+    changed
 }

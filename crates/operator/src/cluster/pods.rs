@@ -7,15 +7,20 @@ use std::{
 
 use api::{
     Controller,
-    keys::{ON, labels},
+    keys::{ON, apps, labels},
 };
 use host::Host;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
+use runtime::Key;
 use slurm::agent::{self, AgentKey, EmptyKey};
 
 use super::deliver::{JwtKey, Report};
-use crate::layout::{CANDIDATE_VOLUME, name};
+use crate::{
+    kinds::Caches,
+    layout::{CANDIDATE_VOLUME, name},
+    template::metadata::selector_labels,
+};
 
 /// An agent that can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,12 +62,15 @@ pub(super) fn agent_in(pod: &Pod) -> Option<Target> {
     })
 }
 
-/// The address slurmctld listens on, once the pod has one.
-pub(crate) fn slurmctld_address(pod: &Pod) -> Option<SocketAddr> {
-    address(pod, api::wellknown::SLURMCTLD_PORT)
+/// Returns the pods of slurmctld, those that are being deleted included.
+pub(super) fn slurmctld_pods(caches: &Caches, Key { namespace, name }: &Key) -> Vec<Arc<Pod>> {
+    let labels = selector_labels(apps::SLURMCTLD, name);
+    let mut pods = caches.pods.list(namespace);
+    pods.retain(|pod| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value)));
+    pods
 }
 
-fn address(pod: &Pod, port: u16) -> Option<SocketAddr> {
+pub(super) fn address(pod: &Pod, port: u16) -> Option<SocketAddr> {
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
     Some(SocketAddr::new(ip, port))
 }

@@ -43,18 +43,12 @@ pub(super) struct Poll {
     pub(super) latest: watch::Sender<Option<Knowledge>>,
     pub(super) requests: Notify,
     jobs_requested: AtomicBool,
-    is_idle: AtomicBool,
 }
 
 impl Poll {
-    pub(super) fn latest(&self) -> Knowledge {
-        self.start();
-        self.latest.borrow().clone().unwrap_or_default()
-    }
-
     /// Restarts polling if it has stopped.
     pub(super) fn start(&self) {
-        if self.is_idle.swap(false, Ordering::AcqRel) {
+        if self.latest.borrow().is_none() {
             self.requests.notify_one();
         }
     }
@@ -70,12 +64,7 @@ impl Poll {
 pub(super) async fn run(cluster: &Cluster) {
     let mut pause = BUSY;
     let mut reading = Reading::default();
-    let Poll {
-        latest,
-        requests,
-        jobs_requested,
-        is_idle,
-    } = &cluster.poll;
+    let poll = &cluster.poll;
     loop {
         let sets = cluster.node_sets();
         let partitions = cluster.partitions_of();
@@ -84,13 +73,12 @@ pub(super) async fn run(cluster: &Cluster) {
             if cluster.controller().is_none() {
                 return;
             }
-            latest.send_replace(None);
-            is_idle.store(true, Ordering::Release);
-            requests.notified().await;
+            poll.latest.send_replace(None);
+            poll.requests.notified().await;
             continue;
         }
-        let with_jobs = jobs_requested.swap(false, Ordering::AcqRel) || !followers.is_empty();
-        let before = latest.borrow().clone();
+        let with_jobs = poll.jobs_requested.swap(false, Ordering::AcqRel) || !followers.is_empty();
+        let before = poll.latest.borrow().clone();
         let seen_before = before.as_ref().and_then(Knowledge::known);
         let mut now = cluster.observe(with_jobs).await;
         match &mut now {
@@ -108,13 +96,13 @@ pub(super) async fn run(cluster: &Cluster) {
             }
             Knowledge::Unknown { .. } => {}
         }
-        latest.send_replace(Some(now.clone()));
+        poll.latest.send_replace(Some(now.clone()));
         let mut woken = followers;
         let changed = cluster.changed_node_sets(&sets, before.as_ref(), &now);
         woken.extend(changed.into_iter().map(Follower::NodeSet));
-        let changed = changed_partitions(&partitions, before.as_ref(), &now);
+        let changed = changed_partitions(&partitions, seen_before, now.known());
         woken.extend(changed.into_iter().map(Follower::Partition));
-        if have_partitions_changed(before.as_ref(), &now) {
+        if have_partitions_changed(seen_before, now.known()) {
             woken.insert(Follower::Controller);
         }
         pause = if woken.is_empty() {
@@ -127,17 +115,16 @@ pub(super) async fn run(cluster: &Cluster) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = requests.notified() => {}
+            () = poll.requests.notified() => {}
         }
     }
 }
 
 /// Returns the Partitions whose nodes, jobs or settings changed in Slurm.
-fn changed_partitions(partitions: &[Arc<Partition>], before: Option<&Knowledge>, now: &Knowledge) -> Vec<Key> {
+fn changed_partitions(partitions: &[Arc<Partition>], before: Option<&Seen>, now: Option<&Seen>) -> Vec<Key> {
     if partitions.is_empty() {
         return Vec::new();
     }
-    let (before, now) = (before.and_then(Knowledge::known), now.known());
     let loads = |seen: Option<&Seen>| load::of_nodes(seen.into_iter().flat_map(|seen| seen.nodes.values()));
     let (loads_before, loads) = (loads(before), loads(now));
     let jobs = |seen: Option<&Seen>, name: &str| seen?.job_summary.as_ref()?.loads.get(name).cloned();
@@ -152,16 +139,13 @@ fn changed_partitions(partitions: &[Arc<Partition>], before: Option<&Knowledge>,
 }
 
 /// Whether a partition was created or deleted, or its settings changed. Its nodes do not count.
-fn have_partitions_changed(before: Option<&Knowledge>, now: &Knowledge) -> bool {
-    let settings = |knowledge: &Knowledge| {
-        let partitions = knowledge.known()?.partitions.clone()?;
-        let settings = |partition: &slurm::Partition| (partition.state.clone(), partition.settings());
-        let all = partitions
-            .iter()
-            .map(|(name, partition)| (name.clone(), settings(partition)));
-        Some(all.collect::<Vec<_>>())
+fn have_partitions_changed(before: Option<&Seen>, now: Option<&Seen>) -> bool {
+    let settings = |seen: &Seen| {
+        let all = seen.partitions.as_ref()?.iter();
+        let settings = all.map(|(name, partition)| (name.clone(), partition.state.clone(), partition.settings()));
+        Some(settings.collect::<Vec<_>>())
     };
-    let now = settings(now);
+    let now = now.and_then(settings);
     now.is_some() && before.and_then(settings) != now
 }
 
@@ -203,9 +187,7 @@ impl Cluster {
             return;
         }
         seen.job_summary = before.and_then(|before| before.job_summary.clone());
-        if before.is_none_or(|before| !seen.changed_since(before).is_empty()) {
-            reading.something_changed();
-        }
+        reading.is_outdated |= before.is_none_or(|before| !seen.changed_since(before).is_empty());
         let is_busy = |name: &str| seen.nodes.get(name).is_some_and(|node| node.state.is_busy());
         let has_busy_worker = || sets.iter().any(|set| self.has_worker(set, is_busy));
         let for_deadlines = reading.is_due(seen.at) && has_busy_worker();
@@ -228,37 +210,29 @@ impl Cluster {
 
     /// Returns the NodeSets whose nodes or reservation changed.
     fn changed_node_sets(&self, sets: &[Arc<NodeSet>], before: Option<&Knowledge>, now: &Knowledge) -> Vec<Key> {
-        let changed: BTreeSet<&str> = match (before, now) {
-            (Some(Knowledge::Known(before)), Knowledge::Known(now)) => Seen::changed_since(now, before),
+        let (before, now) = match (before, now) {
+            (Some(Knowledge::Known(before)), Knowledge::Known(now)) => (before, now),
             (Some(Knowledge::Unknown { why: before }), Knowledge::Unknown { why: now }) if before == now => {
-                BTreeSet::new()
+                return Vec::new();
             }
             _ => return sets.iter().map(|set| Key::of(set.as_ref())).collect(),
         };
-        let reservations = |knowledge: Option<&Knowledge>| knowledge.and_then(Knowledge::known)?.reservations.clone();
-        let reservations_changed = reservations(before) != reservations(Some(now));
-        if changed.is_empty() && !reservations_changed {
-            return Vec::new();
-        }
-        let seen = [before.and_then(Knowledge::known), now.known()];
-        let comments: Vec<&str> = seen
+        let changed = now.changed_since(before);
+        let reservations_changed = before.reservations != now.reservations;
+        let nodes = [before, now]
             .into_iter()
-            .flatten()
-            .flat_map(|seen| changed.iter().filter_map(|name| seen.nodes.get(*name)))
-            .map(|node| node.comment.as_str())
-            .collect();
+            .flat_map(|seen| changed.iter().filter_map(|name| seen.nodes.get(*name)));
+        let comments: Vec<&str> = nodes.map(|node| node.comment.as_str()).collect();
         let has_changed = |set: &&Arc<NodeSet>| {
-            if reservations_changed && set.may_have_reservation() {
-                return true;
-            }
             let uid = set.uid().unwrap_or_default();
             // The comment of a record names its NodeSet even after its pod is deleted.
-            self.has_worker(set, |name| changed.contains(name)) || comments.iter().any(|comment| comment.contains(&uid))
+            let is_named = || comments.iter().any(|comment| comment.contains(&uid));
+            let has_worker = || self.has_worker(set, |name| changed.contains(name));
+            let has_changed_node = !changed.is_empty() && (has_worker() || is_named());
+            has_changed_node || (reservations_changed && set.may_have_reservation())
         };
-        sets.iter()
-            .filter(has_changed)
-            .map(|set| Key::of(set.as_ref()))
-            .collect()
+        let changed = sets.iter().filter(has_changed);
+        changed.map(|set| Key::of(set.as_ref())).collect()
     }
 }
 

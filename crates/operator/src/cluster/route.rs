@@ -1,15 +1,15 @@
 //! Finds the endpoints of a cluster's Slurm from the objects around it. Pure.
 
-use api::{Controller, RestApi, keys::apps, wellknown};
+use api::{Controller, RestApi, wellknown};
 use kube::ResourceExt;
 use runtime::Key;
 use thiserror::Error;
 
 use super::{
     deliver::JwtKey,
-    pods::{Target, agent_in, has_agent, is_labelled_active},
+    pods::{Target, agent_in, has_agent, is_labelled_active, slurmctld_pods},
 };
-use crate::{kinds::Caches, secret::entry, template::metadata::selector_labels};
+use crate::{kinds::Caches, secret::entry};
 
 /// The endpoints of one cluster, and the key they all need.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,12 +34,8 @@ pub(super) fn find(caches: &Caches, key: &Key) -> Result<Routes, NoRoute> {
     let controller = controller.ok_or_else(|| NoRoute(format!("there is no Controller {name:?}")))?;
     let secret_key = jwt_key(caches, &controller)?;
     let rest = rest_server(caches, key);
-    let labels = selector_labels(apps::SLURMCTLD, name);
-    let mut pods = caches.pods.list(namespace);
-    pods.retain(|pod| {
-        let is_slurmctld = labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
-        is_slurmctld && pod.metadata.deletion_timestamp.is_none()
-    });
+    let mut pods = slurmctld_pods(caches, key);
+    pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
     // The agent of the active slurmctld; if no pod is labelled active, of the first pod.
     let agents = pods
         .iter()

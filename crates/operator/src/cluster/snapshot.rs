@@ -11,7 +11,7 @@ use super::{
     external::View,
     lagging::{Lagging, NodeStarts},
     lock,
-    partition_reports::AllReports,
+    partition_reports::PartitionReports,
     sent_revisions::{Lives, Revisions, Served},
 };
 
@@ -25,23 +25,10 @@ pub(crate) struct Snapshot {
     /// The revisions slurmctld ran with, each with the time since when that is known.
     pub(crate) lives: Lives,
     pub(crate) served: Served,
-    /// The last poll of an external slurmctld.
-    pub(crate) external: ExternalState,
+    /// The address of an external slurmctld, and the result of the last poll. The end of the first poll wakes the Controller.
+    pub(crate) external: Option<(String, Option<Arc<View>>)>,
     /// Nodes that have not applied the last change.
     pub(crate) lagging: Lagging,
-}
-
-/// The state of an external slurmctld.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum ExternalState {
-    /// slurmctld runs in a pod, or the Controller does not name an address.
-    #[default]
-    None,
-    /// The first poll is under way; its end wakes the Controller.
-    Polling {
-        address: String,
-    },
-    Polled(Arc<View>),
 }
 
 impl Snapshot {
@@ -61,7 +48,7 @@ impl Snapshot {
 pub(super) struct Memory {
     pub(super) revisions: Revisions,
     pub(super) node_starts: NodeStarts,
-    pub(super) partitions: AllReports,
+    pub(super) partitions: PartitionReports,
 }
 
 impl Cluster {
@@ -76,18 +63,13 @@ impl Cluster {
             memory.node_starts.find_lagging(status, &report, &knowledge)
         });
         let external = self.external.borrow();
-        let external = external.as_ref().map(|external| match external.view() {
-            None => ExternalState::Polling {
-                address: external.address.clone(),
-            },
-            Some(view) => ExternalState::Polled(view),
-        });
+        let external = external.as_ref();
         Snapshot {
             knowledge,
             report,
             lives,
             served,
-            external: external.unwrap_or_default(),
+            external: external.map(|external| (external.address.clone(), external.view())),
             lagging: lagging.unwrap_or_default(),
         }
     }

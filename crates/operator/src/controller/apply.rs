@@ -55,8 +55,8 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     }
     match &configuration.delivery {
         DeliveryChange::None => {}
-        DeliveryChange::Pause => context.clusters.pause_delivery(&key),
-        DeliveryChange::Deliver(wanted) => context.clusters.deliver(&key, (**wanted).clone()),
+        DeliveryChange::Pause => context.clusters.deliver(&key, None),
+        DeliveryChange::Deliver(wanted) => context.clusters.deliver(&key, Some((**wanted).clone())),
     }
     for effect in &plan.effects {
         let done = carry_out(context, writer, controller, &key, effect).await;
@@ -87,7 +87,6 @@ async fn carry_out(
     effect: &Effect,
 ) -> Result<(), Error> {
     match effect {
-        Effect::WatchActive(candidates) => context.clusters.watch_active(key, candidates.clone()),
         Effect::LabelActive { pod, uid, active } => {
             info!(controller = %key, %pod, active, "labelling the pod as active or standby");
             let value = active.then_some(ON);

@@ -12,7 +12,6 @@ mod tests;
 use api::Controller;
 
 use crate::{
-    cluster::ExternalState,
     configuration::report::held_before,
     references::References,
     runtime::{Change, Context, Error, Key, Outcome, Reconciler, State, Writer},
@@ -51,7 +50,7 @@ impl Reconciler for ControllerReconciler {
             return Ok(Outcome::settled());
         };
         let observed = observe::observe(&controller, context);
-        if let ExternalState::Polling { address } = &observed.snapshot.external {
+        if let Some((address, None)) = &observed.snapshot.external {
             // The end of the first poll wakes the Controller.
             let why = format!("slurmctld at {address} is polled for the first time");
             return Ok(State::Progressing { why }.into());

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 
 use super::{observe::Observed, plan::Plan};
 use crate::{
-    cluster::{ExternalState, deliver::Rejection, pods},
+    cluster::{deliver::Rejection, pods},
     configuration::{
         ConfigState, Held,
         report::{self, CONFIG_APPLIED},
@@ -138,8 +138,8 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desired
     }
     let inputs = &observed.inputs;
     if plan.configuration.state == ConfigState::External {
-        let message = match (&observed.snapshot.external, inputs.controller.spec.external_address()) {
-            (ExternalState::Polled(_), Some((host, port))) => format!("external slurmctld responds at {host}:{port}"),
+        let message = match &observed.snapshot.external {
+            Some((address, Some(_))) => format!("external slurmctld responds at {address}"),
             _ => "slurmctld runs outside Kubernetes".to_owned(),
         };
         return DesiredCondition::true_(READY, reason::EXTERNAL, message);

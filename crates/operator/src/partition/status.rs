@@ -3,7 +3,7 @@
 use api::{
     PartitionStatus,
     conditions::{DEGRADED, DRIFTED, NOT_PERSISTENT, PARTITION_RETAINED, PROGRESSING, READY},
-    partition::{AppliedPartition, Drift, DriftSettled, PartitionCpus, PartitionJobs, PartitionNodes},
+    partition::{AppliedPartition, Drift, DriftSettled},
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -37,29 +37,14 @@ pub(super) fn build_status(
         let members = seen.nodes.values().filter(|node| node.partitions.contains(&name));
         load::of_nodes(members).remove(&name).unwrap_or_default()
     });
-    let small = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
-    let large = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let (nodes, cpus) = load.unzip();
     PartitionStatus {
         state: listed.map(|listed| listed.state.to_string()),
-        nodes: load.as_ref().map(|load| PartitionNodes {
-            total: small(load.nodes),
-            idle: small(load.idle),
-            allocated: small(load.allocated),
-            drain: small(load.drain),
-            down: small(load.down),
-        }),
-        cpus: load.as_ref().map(|load| PartitionCpus {
-            total: large(load.cpus),
-            allocated: large(load.allocated_cpus),
-            idle: large(load.idle_cpus),
-        }),
-        jobs: seen.and_then(|seen| seen.job_summary.as_ref()).map(|jobs| {
-            let load = jobs.loads.get(&name).cloned().unwrap_or_default();
-            PartitionJobs {
-                running: small(load.running),
-                pending: small(load.pending),
-            }
-        }),
+        nodes,
+        cpus,
+        jobs: seen
+            .and_then(|seen| seen.job_summary.as_ref())
+            .map(|jobs| jobs.loads.get(&name).cloned().unwrap_or_default()),
         drift: drift(observed),
         partition_name: Some(name),
         members: line.map(|line| line.nodes.clone()).or_else(|| before.members.clone()),

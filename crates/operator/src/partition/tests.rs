@@ -16,7 +16,7 @@ use super::{
 use crate::{
     cluster::{
         Knowledge, Seen,
-        partition_reports::{AllReports, Change, PartitionReport, PartitionReports},
+        partition_reports::{Change, PartitionReport, PartitionReports, publish},
     },
     fault::Fault,
     partition::rules::{line::PartitionLine, manual_state::ManualState},
@@ -203,26 +203,23 @@ fn a_partition_is_ready_only_if_a_poll_found_it() {
 
 #[test]
 fn the_time_a_line_went_live_is_kept_when_other_lines_change() {
-    let reports = std::cell::RefCell::new(AllReports::default());
+    let reports = std::cell::RefCell::new(PartitionReports::default());
     let at = |second: i64| Timestamp::from_second(second).unwrap();
     let report = |given: PartitionReport| PartitionReports::from([("long".to_owned(), given)]);
     let since = |generation, second| PartitionReport {
         live_since: Some(at(second)),
         ..live(generation)
     };
-    let known = || reports.borrow().find("long").unwrap().live_since;
-    assert_eq!(reports.borrow_mut().publish(report(since(2, 5))).len(), 1);
-    assert_eq!(
-        reports.borrow_mut().publish(report(since(2, 8))).len(),
-        0,
-        "nothing is woken"
-    );
+    let known = || reports.borrow().get("long").unwrap().live_since;
+    assert_eq!(publish(&mut reports.borrow_mut(), report(since(2, 5))).len(), 1);
+    let woken = publish(&mut reports.borrow_mut(), report(since(2, 8)));
+    assert_eq!(woken.len(), 0, "nothing is woken");
     assert_eq!(known(), Some(at(5)));
-    reports.borrow_mut().publish(report(since(3, 9)));
+    publish(&mut reports.borrow_mut(), report(since(3, 9)));
     assert_eq!(known(), Some(at(9)), "another line");
     let stopped = PartitionReport { runs: false, ..live(3) };
-    reports.borrow_mut().publish(report(stopped));
-    reports.borrow_mut().publish(report(since(3, 12)));
+    publish(&mut reports.borrow_mut(), report(stopped));
+    publish(&mut reports.borrow_mut(), report(since(3, 12)));
     assert_eq!(known(), Some(at(12)), "slurmctld restarted");
 }
 
@@ -317,11 +314,11 @@ fn the_change_that_delivered_a_line_is_reported_until_the_line_changes() {
     assert_eq!((same.generation, same.sequence), (5, Some(3)), "the line is the same");
 
     // The reports keep it when other partitions change.
-    let reports = std::cell::RefCell::new(AllReports::default());
+    let reports = std::cell::RefCell::new(PartitionReports::default());
     let all = |sequence| PartitionReports::from([("long".to_owned(), with_change(sequence, 2))]);
-    assert_eq!(reports.borrow_mut().publish(all(3)).len(), 1);
-    assert_eq!(reports.borrow_mut().publish(all(4)).len(), 0);
-    assert_eq!(reports.borrow().find("long").unwrap().change.clone(), Some(change(3)));
+    assert_eq!(publish(&mut reports.borrow_mut(), all(3)).len(), 1);
+    assert_eq!(publish(&mut reports.borrow_mut(), all(4)).len(), 0);
+    assert_eq!(reports.borrow().get("long").unwrap().change.clone(), Some(change(3)));
 }
 
 #[test]

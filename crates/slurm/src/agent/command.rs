@@ -106,6 +106,16 @@ checked_text! {
     InvalidReason: "{0:?} is not a reason of one line with 1 to {MAX_REASON} bytes"
 }
 
+impl Reason {
+    /// The text on one line, cut at the longest length.
+    pub fn of(text: &str) -> Self {
+        let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let mut line = plain.trim().to_owned();
+        line.truncate(line.floor_char_boundary(MAX_REASON));
+        Self(if line.is_empty() { "unknown".to_owned() } else { line })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,7 +136,9 @@ mod tests {
         Reason::new("slurm-operator: scale in ⇒ n=1").unwrap();
         for reason in ["", "a\nb", "a\0", &"x".repeat(MAX_REASON + 1)] {
             assert_eq!(Reason::new(reason), Err(InvalidReason(reason.to_owned())));
+            assert_eq!(Reason::new(Reason::of(reason)), Ok(Reason::of(reason)));
         }
+        assert_eq!(Reason::of(" a\nb ").as_str(), "a b");
     }
 
     #[test]

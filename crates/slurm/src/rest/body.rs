@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::agent::{NodeAction, Reason};
 use crate::describe::{NodeDescription, SingleLine};
 use crate::number::Number;
 use crate::reservation::ReservationRequest;
@@ -26,70 +27,42 @@ impl Body {
     }
 }
 
-/// The states that a node can be set to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum NodeCommand {
-    Drain,
-    /// Lifts a drain and leaves the rest of the state unchanged.
-    Undrain,
-    /// Also returns a node that is down to service.
-    Resume,
-    /// Terminates its jobs.
-    Down,
+/// Returns the body of `POST node`. `None` for a deletion, which has none.
+pub fn render_node(action: &NodeAction) -> Option<Value> {
+    let mut body = Body::default();
+    let (state, reason) = match action {
+        NodeAction::Drain { reason } => ("DRAIN", reason.as_ref()),
+        NodeAction::Undrain => ("UNDRAIN", None),
+        NodeAction::Resume => ("RESUME", None),
+        NodeAction::Down { reason } => ("DOWN", reason.as_ref()),
+        NodeAction::Describe(description) => return Some(render_description(description)),
+        NodeAction::Delete => return None,
+    };
+    body.set(["state"], Some(json!([state])));
+    body.set(["reason"], reason.map(Reason::as_str));
+    Some(json!(body))
 }
 
-/// A change of one node. Fields that are not set stay unchanged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct NodeUpdate(Body);
-
-impl NodeUpdate {
-    /// `None` keeps the present reason.
-    pub fn drain(reason: Option<&str>) -> Self {
-        Self::command(NodeCommand::Drain, reason)
-    }
-
-    pub fn undrain() -> Self {
-        Self::command(NodeCommand::Undrain, None)
-    }
-
-    pub fn resume() -> Self {
-        Self::command(NodeCommand::Resume, None)
-    }
-
-    /// `None` keeps the present reason.
-    pub fn down(reason: Option<&str>) -> Self {
-        Self::command(NodeCommand::Down, reason)
-    }
-
-    pub fn describe(description: &NodeDescription) -> Self {
-        let NodeDescription {
-            comment,
-            extra,
-            features,
-            topology,
-            address,
-        } = description;
-        // slurmrestd takes an empty list for "unchanged", and one empty name for "none".
-        let names = |lines: &[SingleLine]| if lines.is_empty() { json!([""]) } else { json!(lines) };
-        let mut body = Body::default();
-        body.set(["comment"], comment.as_ref().map(SingleLine::as_str));
-        body.set(["extra"], extra.as_ref().map(SingleLine::as_str));
-        let available = features.as_ref().map(|features| names(&features.available));
-        body.set(["features"], available);
-        let active = features.as_ref().map(|features| names(&features.active));
-        body.set(["features_act"], active);
-        body.set(["topology_str"], topology.as_ref().map(SingleLine::as_str));
-        body.set(["address"], address.as_ref().map(|address| json!([address])));
-        Self(body)
-    }
-
-    fn command(command: NodeCommand, reason: Option<&str>) -> Self {
-        let mut body = Body::default();
-        body.set(["state"], Some(json!([command])));
-        body.set(["reason"], reason);
-        Self(body)
-    }
+fn render_description(description: &NodeDescription) -> Value {
+    let NodeDescription {
+        comment,
+        extra,
+        features,
+        topology,
+        address,
+    } = description;
+    // slurmrestd takes an empty list for "unchanged", and one empty name for "none".
+    let names = |lines: &[SingleLine]| if lines.is_empty() { json!([""]) } else { json!(lines) };
+    let mut body = Body::default();
+    body.set(["comment"], comment.as_ref().map(SingleLine::as_str));
+    body.set(["extra"], extra.as_ref().map(SingleLine::as_str));
+    let available = features.as_ref().map(|features| names(&features.available));
+    body.set(["features"], available);
+    let active = features.as_ref().map(|features| names(&features.active));
+    body.set(["features_act"], active);
+    body.set(["topology_str"], topology.as_ref().map(SingleLine::as_str));
+    body.set(["address"], address.as_ref().map(|address| json!([address])));
+    json!(body)
 }
 
 /// Returns the body of `POST reservation`.
@@ -145,10 +118,7 @@ mod tests {
                 r#"{"comment":"c","extra":"e","features":["a","k8s/b"],"features_act":[""],"address":["10.0.0.1"]}"#,
             ),
         ] {
-            assert_eq!(
-                serde_json::to_string(&NodeUpdate::describe(&description)).unwrap(),
-                json
-            );
+            assert_eq!(render_description(&description).to_string(), json);
         }
     }
 }

@@ -7,16 +7,17 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, Response, StatusCode, header};
 use serde::Serialize;
 
-use super::body::{NodeUpdate, render_reservation};
+use super::body::{render_node, render_reservation};
 use super::error::Error;
 use super::observation::{Observation, Process};
+use crate::agent::{JobAction, JobCommand, NodeCommand, ReservationCommand};
 use crate::answer::{
     Answer, DecodeError, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, decode, decode_empty,
 };
-use crate::job::{Job, JobHandle};
+use crate::job::Job;
 use crate::node::Node;
 use crate::partition::Partition;
-use crate::reservation::{Reservation, ReservationName, ReservationRequest};
+use crate::reservation::Reservation;
 use crate::rpc::{Incomparable, LivePartition};
 use crate::token::Issuer;
 use crate::transport::{self, Http};
@@ -202,34 +203,29 @@ impl Client {
         Observation::read(process, self.nodes(), self.jobs()).await
     }
 
-    pub async fn update_node(&self, name: &str, update: &NodeUpdate) -> Result<(), Error> {
-        self.command_node(Method::POST, name, Some(body_of(update)?)).await
+    /// Slurm refuses to delete a node while a job runs there, but not while one is suspended. The caller compares the state that the
+    /// command expects.
+    pub async fn command_node(&self, NodeCommand { node, action, .. }: &NodeCommand) -> Result<(), Error> {
+        let path = format!("node/{}", path_segment(node.as_str())?);
+        let (method, body) = match render_node(action) {
+            Some(body) => (Method::POST, Some(body_of(&body)?)),
+            None => (Method::DELETE, None),
+        };
+        let what = format!("node {:?}", node.as_str());
+        self.command(method, &path, body, &what).await
     }
 
-    /// Removes the record of a dynamic node. Slurm refuses while a job runs there, but not while one is suspended.
-    pub async fn delete_node(&self, name: &str) -> Result<(), Error> {
-        self.command_node(Method::DELETE, name, None).await
-    }
-
-    async fn command_node(&self, method: Method, node: &str, body: Option<Vec<u8>>) -> Result<(), Error> {
-        let path = format!("node/{}", path_segment(node)?);
-        self.command(method, &path, body, &format!("node {node:?}")).await
-    }
-
-    /// Terminates the job and requeues it.
-    pub async fn requeue_job(&self, job: &JobHandle) -> Result<(), Error> {
-        self.needs_v45("requeue a job").await?;
-        // Slurm's API has a GET for it.
-        self.command_job(Method::GET, &format!("job/{job}/requeue"), job).await
-    }
-
-    pub async fn cancel_job(&self, job: &JobHandle) -> Result<(), Error> {
-        self.command_job(Method::DELETE, &format!("job/{job}"), job).await
-    }
-
-    async fn command_job(&self, method: Method, path: &str, job: &JobHandle) -> Result<(), Error> {
+    pub async fn command_job(&self, JobCommand { job, action }: &JobCommand) -> Result<(), Error> {
+        let (method, path) = match action {
+            JobAction::Requeue => {
+                self.needs_v45("requeue a job").await?;
+                // Slurm's API has a GET for it.
+                (Method::GET, format!("job/{job}/requeue"))
+            }
+            JobAction::Cancel => (Method::DELETE, format!("job/{job}")),
+        };
         let what = format!("job {job}");
-        let results: Vec<JobResult> = self.exchange(method, path, &what).await?.value;
+        let results: Vec<JobResult> = self.exchange(method, &path, &what).await?.value;
         // A job that does not run any more is a success.
         let mut errors = results.iter().map(JobResult::error);
         let failed = errors.find(|(number, _)| !matches!(*number, 0 | ALREADY_DONE | JOB_PENDING));
@@ -243,22 +239,19 @@ impl Client {
         self.get("reservations/", "list of reservations").await
     }
 
-    /// Creates a reservation, or changes the existing one.
-    pub async fn reserve(&self, request: &ReservationRequest) -> Result<(), Error> {
+    pub async fn command_reservation(&self, command: &ReservationCommand) -> Result<(), Error> {
+        let name = command.name().as_str();
+        let what = format!("reservation {name:?}");
+        let ReservationCommand::Reserve(request) = command else {
+            let path = format!("reservation/{}", path_segment(name)?);
+            return self.command(Method::DELETE, &path, None, &what).await;
+        };
         let body = body_of(&render_reservation(request))?;
-        let what = format!("reservation {:?}", request.name.as_str());
-        let answer = self.command(Method::POST, "reservation", Some(body), &what).await;
-        answer.map_err(|error| match error {
+        match self.command(Method::POST, "reservation", Some(body), &what).await {
             // A missing reservation is created, so the error is about its nodes.
-            Error::NotFound { .. } => unknown_nodes(),
-            other => other,
-        })
-    }
-
-    pub async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
-        let path = format!("reservation/{}", path_segment(name.as_str())?);
-        let what = format!("reservation {:?}", name.as_str());
-        self.command(Method::DELETE, &path, None, &what).await
+            Err(Error::NotFound { .. }) => Err(unknown_nodes()),
+            answer => answer,
+        }
     }
 
     async fn command(&self, method: Method, path: &str, body: Option<Vec<u8>>, what: &str) -> Result<(), Error> {

@@ -9,7 +9,7 @@ mod observation;
 mod partition_commands;
 mod partition_update;
 
-pub use body::{NodeCommand, NodeUpdate};
+pub use body::render_node;
 pub use client::{ApiVersion, Client, Options};
 pub use error::Error;
 pub use observation::{Observation, Process};

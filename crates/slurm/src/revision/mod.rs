@@ -44,6 +44,22 @@ pub struct Summary {
     pub files: BTreeMap<FileName, Digest>,
 }
 
+/// Which revision is live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveRevision {
+    pub sequence: u64,
+    pub digest: Digest,
+}
+
+impl From<&Summary> for LiveRevision {
+    fn from(summary: &Summary) -> Self {
+        Self {
+            sequence: summary.sequence,
+            digest: summary.digest,
+        }
+    }
+}
+
 impl File {
     pub fn config(content: impl Into<Vec<u8>>) -> Self {
         Self {

@@ -26,7 +26,7 @@ pub use config::{ServedFile, pack_served_files};
 pub use error::Error;
 pub use frame::{Frame, MAX_FRAME, MessageType};
 pub use live_conf::pack_live_conf;
-pub use node::NodeUpdate;
+pub use node::{NodeCommand, NodeUpdate};
 pub use node_info::pack_admin_state;
 pub(crate) use partition::{CPU_BINDS, Names, PREEMPT_MODES, over_subscribe};
 pub use partition::{

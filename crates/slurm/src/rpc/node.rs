@@ -2,7 +2,18 @@
 
 use super::version::Version;
 use super::wire::{Field, Fields, Malformed, Reader, UNSET_U32, Unpackable, Writer};
-use crate::rest::NodeCommand;
+
+/// The states that a node can be set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeCommand {
+    Drain,
+    /// Lifts a drain and leaves the rest of the state unchanged.
+    Undrain,
+    /// Also returns a node that is down to service.
+    Resume,
+    /// Terminates its jobs.
+    Down,
+}
 
 /// A change of some nodes. Fields that are not set stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slurm::rest::{Error, NodeUpdate, Process};
+use slurm::agent::{JobAction, JobCommand, NodeAction, NodeCommand, NodeName, Reason, ReservationCommand};
+use slurm::rest::{Error, Process};
 use slurm::transport::Error::{Malformed, Unreachable};
 use slurm::{JobHandle, ReservationName, ReservationRequest, SingleLine};
 use slurmrestd::{Act, Fake, Seen, client, ok};

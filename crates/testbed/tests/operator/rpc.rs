@@ -7,10 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use slurm::conf::{Configuration, Document, Key, RecordKind, Settings};
 use slurm::partition::PartitionStateName;
-use slurm::rest::NodeCommand;
 use slurm::rpc::{
-    Client, Error, LivePartition, NodeUpdate, Options, PartitionFlag, PartitionUpdate, ReturnCode, Version,
-    plan_partition,
+    Client, Error, LivePartition, NodeCommand, NodeUpdate, Options, PartitionFlag, PartitionUpdate, ReturnCode,
+    Version, plan_partition,
 };
 use slurm::token::{Issuer, SigningKey};
 use testbed::harness::{Namespace, cluster, eventually, expect};

@@ -21,7 +21,7 @@ use std::time::Duration;
 use host::FileError;
 use slurm::Revision;
 use slurm::agent::{Fence, Outcome, PartitionInUse, Phase, Refusal, Refused};
-use slurm::revision::ControllerUid;
+use slurm::revision::{ControllerUid, LiveRevision};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
@@ -35,7 +35,7 @@ use super::rollout::{Caller, PushResponse, PushResult, Rollout, Steps};
 use super::volume::{Unresponsive, Volume};
 use crate::config_dir::Files;
 use crate::dry_run;
-use crate::store::{self, Store, Verified};
+use crate::store::{self, Store};
 
 /// How long a push waits for slurmctld. A crashed slurmctld is back after a tenth of a second.
 const PUSH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -108,7 +108,7 @@ pub(super) struct ConfigWriter {
     /// `None` once slurmctld is known to run with the live files.
     rollout: Option<Rollout>,
     /// What slurmctld was last seen to run with. The state volume may be behind.
-    verified: Option<Verified>,
+    verified: Option<LiveRevision>,
     /// slurmctld's process and its restarts at the last poll. A reconfigure changes the former.
     process: Option<(Option<i32>, u64)>,
 }

@@ -1,19 +1,18 @@
 //! What the writer records on the state volume for the next agent.
 
 use slurm::agent::{KeptState, Phase, Refused};
-use slurm::revision::Summary;
+use slurm::revision::{LiveRevision, Summary};
 use tracing::warn;
 
 use super::{ConfigWriter, Error};
 use crate::config_dir::Files;
 use crate::fail_point;
 use crate::journal::Entry;
-use crate::store::Verified;
 
 impl ConfigWriter {
     /// Records that slurmctld runs with this revision. A later one that slurmctld cannot start with is rolled back to it.
     pub(super) async fn record_verified(&mut self, live: &Files) {
-        let verified = Verified::from(&live.summary);
+        let verified = LiveRevision::from(&live.summary);
         self.verified = Some(verified);
         let (config, live) = (self.services.config.clone(), live.clone());
         let saved = self.ensure(move |store| {

@@ -1,15 +1,18 @@
 //! Finds which of several slurmctlds is active: a standby does not respond on `/readyz`.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use api::{Controller, wellknown::SLURMCTLD_PORT};
 use futures::future::join_all;
 use host::Host;
+use kube::ResourceExt as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::Cluster;
+use crate::cluster::pods::{address, slurmctld_pods};
 
 /// A failover must end within 15 s of the active slurmctld's end, of which Slurm takes 10.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -18,33 +21,33 @@ const FAILOVER_INTERVAL: Duration = Duration::from_millis(500);
 /// slurmctld responds within a millisecond, if it does.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A pod whose slurmctld may be the active one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SlurmctldPod {
-    pub(crate) pod: String,
-    pub(crate) address: SocketAddr,
+/// Polls the slurmctlds of a Controller that has several, and reports when another one is active.
+pub(super) async fn follow(cluster: &Cluster) {
+    loop {
+        let has_several = |controller: Arc<Controller>| controller.spec.replicas() > 1;
+        let pause = if cluster.controller().is_some_and(has_several) {
+            find_active(cluster).await
+        } else {
+            INTERVAL
+        };
+        sleep(pause).await;
+    }
 }
 
-/// Polls the candidates, and reports when another one is active.
-pub(super) async fn follow(cluster: &Cluster) {
-    let mut candidates = cluster.delivery.candidates.subscribe();
-    loop {
-        let polled = candidates.borrow_and_update().clone();
-        if polled.is_empty() {
-            drop(candidates.changed().await);
-            continue;
+/// Returns when to poll again.
+async fn find_active(cluster: &Cluster) -> Duration {
+    // All at once: a pod that hangs must not delay the others.
+    let pods = slurmctld_pods(&cluster.shared.caches, &cluster.key);
+    let answers = join_all(pods.iter().map(|pod| async {
+        let address = address(pod, SLURMCTLD_PORT)?;
+        serves(cluster.host(), address).await.then(|| pod.name_any())
+    }));
+    match answers.await.into_iter().flatten().next() {
+        Some(active) => {
+            cluster.update_report(|report| report.active = Some(active));
+            INTERVAL
         }
-        // All at once: a candidate that hangs must not delay the others.
-        let answers = join_all(polled.iter().map(|candidate| serves(cluster.host(), candidate.address))).await;
-        let mut serving = polled.into_iter().zip(answers).filter(|(_, serves)| *serves);
-        let pause = match serving.next() {
-            Some((SlurmctldPod { pod, .. }, _)) => {
-                cluster.update_report(|report| report.active = Some(pod));
-                INTERVAL
-            }
-            None => FAILOVER_INTERVAL,
-        };
-        drop(timeout(pause, candidates.changed()).await);
+        None => FAILOVER_INTERVAL,
     }
 }
 

@@ -71,7 +71,7 @@ fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Optio
     let tried = wanted.tried(refused.sequence);
     // An older agent reports the sequence only; its digest is known from `memory` or from the status.
     let is_same = refused.digest == Some(tried.digest) || [memory.open, wanted.rejected].contains(&Some(tried));
-    is_same.then(|| tried.rejected(RejectedBy::Slurmctld, describe(refused)))
+    is_same.then(|| Rejection::of(tried, RejectedBy::Slurmctld, describe(refused)))
 }
 
 /// A revision that a dry run of this agent rejected for an earlier leader: it would be rejected again.
@@ -80,7 +80,7 @@ pub(crate) fn refused_before(wanted: &Wanted, status: &Status) -> Option<Rejecti
     let mut same = refused.filter(|refused| refused.digest == Some(wanted.digest));
     same.next().map(|refused| {
         let tried = wanted.tried(refused.sequence);
-        tried.rejected(RejectedBy::DryRun, describe(refused))
+        Rejection::of(tried, RejectedBy::DryRun, describe(refused))
     })
 }
 

@@ -20,12 +20,12 @@ use runtime::Key;
 use slurm::{
     Revision,
     agent::{self, Action, PartitionInUse, StepTime, UpdateChannel},
-    revision::{ControllerUid, Digest, File, FileName, Summary},
+    revision::{ControllerUid, Digest, File, FileName},
 };
 use tokio::{sync::watch, time::Instant};
 
-pub(crate) use self::active::SlurmctldPod;
-use self::standbys::ActiveRevision;
+pub(crate) use slurm::revision::LiveRevision;
+
 use super::{Cluster, Clusters, Follower, lock, pods::Target};
 
 /// Changes come at least a second apart, and the reconciler records the last ones within milliseconds.
@@ -96,41 +96,6 @@ impl Wanted {
     }
 }
 
-/// A wanted revision, and since when it is wanted.
-#[derive(Clone, Debug)]
-struct Request {
-    wanted: Wanted,
-    seen: Instant,
-}
-
-/// A revision in a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LiveRevision {
-    pub(crate) sequence: u64,
-    pub(crate) digest: Digest,
-}
-
-impl LiveRevision {
-    fn rejected(self, by: RejectedBy, why: String) -> Rejection {
-        let Self { sequence, digest } = self;
-        Rejection {
-            sequence,
-            digest,
-            by,
-            why,
-        }
-    }
-}
-
-impl From<&Summary> for LiveRevision {
-    fn from(summary: &Summary) -> Self {
-        Self {
-            sequence: summary.sequence,
-            digest: summary.digest,
-        }
-    }
-}
-
 /// The progress of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
@@ -156,6 +121,18 @@ pub(crate) struct Rejection {
     pub(crate) by: RejectedBy,
     /// Slurm's own message.
     pub(crate) why: String,
+}
+
+impl Rejection {
+    fn of(tried: LiveRevision, by: RejectedBy, why: String) -> Self {
+        let LiveRevision { sequence, digest } = tried;
+        Self {
+            sequence,
+            digest,
+            by,
+            why,
+        }
+    }
 }
 
 /// A revision that is sent by a ConfigMap, because the agent cannot be reached.
@@ -198,13 +175,15 @@ pub(crate) struct FinishedPush {
     pub(crate) by_candidate: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standby {
     /// UID of its pod.
     pub(crate) pod: String,
     pub(crate) live: Option<LiveRevision>,
     /// Why it does not have the revision of the active one.
     pub(crate) why: Option<String>,
+    /// The revision of the active one, if it rejected that.
+    pub(crate) rejected: Option<Digest>,
 }
 
 /// The state of the delivery.
@@ -268,10 +247,10 @@ impl Report {
 /// The delivery of the configuration to one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
-    wanted: watch::Sender<Option<Arc<Request>>>,
-    candidates: watch::Sender<Vec<SlurmctldPod>>,
-    /// The revision of the active slurmctld, for the standbys.
-    active_revision: watch::Sender<Option<Arc<ActiveRevision>>>,
+    /// The wanted revision, and since when it is wanted.
+    wanted: watch::Sender<Option<(Wanted, Instant)>>,
+    /// What the active slurmctld runs with, and its sequence, for the standbys.
+    active_revision: watch::Sender<Option<(Wanted, u64)>>,
     report: Mutex<Report>,
 }
 
@@ -281,44 +260,22 @@ pub(super) async fn run(cluster: &Cluster) {
 }
 
 impl Clusters {
-    /// Makes slurmctld run with this configuration; it replaces the one wanted before.
-    pub(crate) fn deliver(&self, controller: &Key, wanted: Wanted) {
+    /// Makes slurmctld run with this configuration; it replaces the one wanted before. `None` stops the delivery: no pod can
+    /// take the configuration.
+    pub(crate) fn deliver(&self, controller: &Key, wanted: Option<Wanted>) {
         let cluster = self.cluster(controller);
         cluster.delivery.wanted.send_if_modified(|current| {
-            let before = current.as_deref();
-            if before.is_some_and(|before| before.wanted == wanted) {
-                return false;
-            }
-            let same = before.filter(|Request { wanted: before, .. }| {
-                before.digest == wanted.digest && before.target == wanted.target
+            let before = current.take();
+            let is_same = before.as_ref().map(|(before, _)| before) == wanted.as_ref();
+            *current = wanted.map(|wanted| {
+                let same =
+                    before.filter(|(before, _)| before.digest == wanted.digest && before.target == wanted.target);
+                let since = same.map_or_else(|| cluster.host().instant(), |(_, since)| since);
+                (wanted, since)
             });
-            let seen = same.map_or_else(|| cluster.host().instant(), |same| same.seen);
-            *current = Some(Arc::new(Request { wanted, seen }));
-            true
+            !is_same
         });
     }
-
-    /// Stops delivering: no pod can take the configuration.
-    pub(crate) fn pause_delivery(&self, controller: &Key) {
-        let cluster = self.cluster(controller);
-        cluster
-            .delivery
-            .wanted
-            .send_if_modified(|wanted| wanted.take().is_some());
-    }
-
-    /// Finds out which of these pods has the active slurmctld.
-    pub(crate) fn watch_active(&self, controller: &Key, candidates: Vec<SlurmctldPod>) {
-        send_if_different(&self.cluster(controller).delivery.candidates, candidates);
-    }
-}
-
-fn send_if_different<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
-    sender.send_if_modified(|current| {
-        let differs = *current != value;
-        *current = value;
-        differs
-    });
 }
 
 impl Cluster {

@@ -14,10 +14,9 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Request, Sent, State, Wanted,
+    Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Sent, State, Wanted,
     decide::{Memory, Next, decide, describe, refusals_of, refused_before},
-    send_if_different,
-    standbys::{ActiveRevision, find_veto},
+    standbys::find_veto,
 };
 use crate::{cluster::pods::Target, fence::next_fence};
 
@@ -42,8 +41,11 @@ const RECHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 struct Task<'a> {
     cluster: &'a Cluster,
+    /// Since when the revision is wanted.
+    wanted_since: Instant,
     memory: Memory,
-    client: Option<(Target, JwtKey, Arc<Client>)>,
+    /// The agent that `memory` is about.
+    agent: Option<(Target, JwtKey)>,
     /// The agent's last status, and when it was read: if nothing failed since, a push need not poll the agent first.
     known: Option<(Instant, Status)>,
     failures: u32,
@@ -60,8 +62,9 @@ pub(super) async fn run(cluster: &Cluster) {
     let mut inbox = cluster.delivery.wanted.subscribe();
     let mut task = Task {
         cluster,
+        wanted_since: cluster.host().instant(),
         memory: Memory::default(),
-        client: None,
+        agent: None,
         known: None,
         failures: 0,
         reconfigured: None,
@@ -70,16 +73,15 @@ pub(super) async fn run(cluster: &Cluster) {
     };
     loop {
         let request = inbox.borrow_and_update().clone();
-        let Some(request) = request else {
-            task.client = None;
-            task.known = None;
+        let Some((wanted, since)) = request else {
+            task.agent = None;
             cluster.update_report(Report::forget_agent);
             drop(inbox.changed().await);
             continue;
         };
-        let pause = task.step(&request, &mut inbox).await;
-        let pause = task.expire_in_use(pause);
-        if timeout(pause, inbox.changed()).await.is_err() {
+        task.wanted_since = since;
+        let pause = task.step(&wanted, &mut inbox).await;
+        if timeout(task.expire_in_use(pause), inbox.changed()).await.is_err() {
             task.known = None;
         }
     }
@@ -105,8 +107,7 @@ impl Task<'_> {
     }
 
     /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again.
-    async fn step(&mut self, request: &Request, inbox: &mut watch::Receiver<Option<Arc<Request>>>) -> Duration {
-        let wanted = &request.wanted;
+    async fn step(&mut self, wanted: &Wanted, inbox: &mut watch::Receiver<Option<(Wanted, Instant)>>) -> Duration {
         if let Some(since) = self.set_aside
             && self.elapsed(since) >= SET_ASIDE_TIME
         {
@@ -131,7 +132,7 @@ impl Task<'_> {
         let sequence = match decide(wanted, &status, &self.memory) {
             Next::Idle(state) => {
                 self.failures = 0;
-                self.close_open_push(request, &state, refused_before(wanted, &status).is_some());
+                self.close_open_push(wanted, &state, refused_before(wanted, &status).is_some());
                 self.publish(wanted, live, state);
                 return RECHECK_INTERVAL;
             }
@@ -145,7 +146,7 @@ impl Task<'_> {
         let tried = wanted.tried(sequence);
         let report = self.cluster.report();
         if wanted.goal == Goal::Checked {
-            return self.dry_run(request, tried, &client, &report).await;
+            return self.dry_run(wanted, tried, &client, &report).await;
         }
         // `Busy` need not be reported if slurmctld runs with this agent's live revision: the reconciler itself reports
         // a push in progress, and another reconcile would only delay the push.
@@ -164,7 +165,7 @@ impl Task<'_> {
         if self.cluster.shared.fence.remaining().is_none() {
             return LONGEST_BACKOFF;
         }
-        self.push(request, tried, &client).await
+        self.push(wanted, tried, &client).await
     }
 
     /// Sends the revision in a ConfigMap, if the pod mounts one. The result is known once the agent can be reached.
@@ -212,7 +213,7 @@ impl Task<'_> {
     }
 
     /// Returns the client of the agent, and the agent's status.
-    async fn status(&mut self, wanted: &Wanted) -> Result<(Arc<Client>, Status), String> {
+    async fn status(&mut self, wanted: &Wanted) -> Result<(Client, Status), String> {
         let client = self.client(wanted).map_err(|error| error.to_string())?;
         if let Some((at, status)) = &self.known
             && self.elapsed(*at) < RECHECK_INTERVAL
@@ -237,8 +238,7 @@ impl Task<'_> {
     }
 
     /// Makes a dry run only: the next step restarts slurmctld.
-    async fn dry_run(&mut self, request: &Request, tried: LiveRevision, client: &Client, report: &Report) -> Duration {
-        let wanted = &request.wanted;
+    async fn dry_run(&mut self, wanted: &Wanted, tried: LiveRevision, client: &Client, report: &Report) -> Duration {
         let LiveRevision { sequence, digest } = tried;
         if report.checked == Some(digest) {
             return RECHECK_INTERVAL;
@@ -247,28 +247,27 @@ impl Task<'_> {
         match client.check(&wanted.revision(sequence)).await {
             Ok(Checked { refused: Some(refused) }) => {
                 self.failures = 0;
-                let rejection = tried.rejected(RejectedBy::DryRun, describe(&refused));
-                self.reject(request, report.live, rejection, None)
+                let rejection = Rejection::of(tried, RejectedBy::DryRun, describe(&refused));
+                self.reject(wanted, report.live, rejection, None)
             }
-            // An older agent has no dry run.
-            Ok(Checked { refused: None }) | Err(Error::Refused(Refusal::NotFound)) => {
+            Ok(Checked { refused: None }) => {
                 self.failures = 0;
                 self.publish(wanted, report.live, State::Busy);
                 self.cluster.update_report(|report| report.checked = Some(digest));
                 RECHECK_INTERVAL
             }
-            Err(error) => self.not_carried_out(request, tried, error),
+            Err(error) => self.not_carried_out(wanted, tried, error),
         }
     }
 
-    async fn push(&mut self, request: &Request, tried: LiveRevision, client: &Client) -> Duration {
-        let wanted = &request.wanted;
+    async fn push(&mut self, wanted: &Wanted, tried: LiveRevision, client: &Client) -> Duration {
         let LiveRevision { sequence, digest } = tried;
         let revision = wanted.revision(sequence);
         let report = self.cluster.report();
         if let Some((pod, refused)) = find_veto(self.cluster.host(), wanted, &revision, &report.standbys).await {
             let why = format!("on standby {pod}: {}", describe(&refused));
-            return self.reject(request, report.live, tried.rejected(RejectedBy::DryRun, why), None);
+            let rejection = Rejection::of(tried, RejectedBy::DryRun, why);
+            return self.reject(wanted, report.live, rejection, None);
         }
         info!(controller = %self.cluster.key, pod = %wanted.target.pod, sequence, %digest, "pushing the configuration");
         let fence = next_fence(&self.cluster.shared.fence);
@@ -284,13 +283,12 @@ impl Task<'_> {
             self.reconfigured = Some(self.cluster.host().instant());
         }
         match answer {
-            Ok(pushed) => self.pushed(request, tried, &pushed),
-            Err(error) => self.not_carried_out(request, tried, error),
+            Ok(pushed) => self.pushed(wanted, tried, &pushed),
+            Err(error) => self.not_carried_out(wanted, tried, error),
         }
     }
 
-    fn not_carried_out(&mut self, request: &Request, tried: LiveRevision, error: Error) -> Duration {
-        let wanted = &request.wanted;
+    fn not_carried_out(&mut self, wanted: &Wanted, tried: LiveRevision, error: Error) -> Duration {
         let state = match error {
             Error::Refused(Refusal::Busy { .. }) => return POLL_INTERVAL,
             Error::Refused(Refusal::StaleSequence { live }) => {
@@ -298,8 +296,8 @@ impl Task<'_> {
                 return SHORTEST_BACKOFF;
             }
             Error::Refused(Refusal::Malformed { detail }) => {
-                let rejection = tried.rejected(RejectedBy::Agent, detail);
-                self.finish(request, tried.sequence, None, Some(rejection));
+                let rejection = Rejection::of(tried, RejectedBy::Agent, detail);
+                self.finish(wanted, tried.sequence, None, Some(rejection));
                 return Duration::ZERO;
             }
             Error::Refused(Refusal::Stuck { detail }) => {
@@ -328,14 +326,13 @@ impl Task<'_> {
         }
     }
 
-    fn pushed(&mut self, request: &Request, tried: LiveRevision, pushed: &Pushed) -> Duration {
-        let wanted = &request.wanted;
+    fn pushed(&mut self, wanted: &Wanted, tried: LiveRevision, pushed: &Pushed) -> Duration {
         let live = pushed.status.live.as_ref().map(LiveRevision::from);
         self.failures = 0;
         self.remember_status(&pushed.status);
         let (refused, by) = match &pushed.outcome {
             Outcome::Applied | Outcome::Unchanged => {
-                self.finish(request, tried.sequence, Some(pushed), None);
+                self.finish(wanted, tried.sequence, Some(pushed), None);
                 self.publish(wanted, live, State::Done);
                 return RECHECK_INTERVAL;
             }
@@ -359,21 +356,21 @@ impl Task<'_> {
             Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
             Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),
         };
-        self.reject(request, live, tried.rejected(by, describe(refused)), Some(pushed))
+        self.reject(wanted, live, Rejection::of(tried, by, describe(refused)), Some(pushed))
     }
 
     /// Records the result of a push without a waiting caller, or a pod's failure to start with a revision.
-    fn close_open_push(&mut self, request: &Request, state: &State, was_reported: bool) {
+    fn close_open_push(&mut self, wanted: &Wanted, state: &State, was_reported: bool) {
         let open = self.memory.open.take();
-        let open = open.filter(|open| open.digest == request.wanted.digest);
+        let open = open.filter(|open| open.digest == wanted.digest);
         match (state, open) {
-            (State::Done, Some(open)) => self.finish(request, open.sequence, None, None),
+            (State::Done, Some(open)) => self.finish(wanted, open.sequence, None, None),
             (State::Refused(rejection), open) => {
                 let known = was_reported
                     || self.memory.refused.contains_key(&rejection.digest)
-                    || request.wanted.rejected == Some(request.wanted.tried(rejection.sequence));
+                    || wanted.rejected == Some(wanted.tried(rejection.sequence));
                 if open.is_some() || !known {
-                    self.finish(request, rejection.sequence, None, Some(rejection.clone()));
+                    self.finish(wanted, rejection.sequence, None, Some(rejection.clone()));
                 }
             }
             (State::Done | State::Busy | State::Waiting { .. } | State::Failed { .. } | State::Away { .. }, _) => {}
@@ -383,26 +380,26 @@ impl Task<'_> {
     /// Records and reports a rejection.
     fn reject(
         &mut self,
-        request: &Request,
+        wanted: &Wanted,
         live: Option<LiveRevision>,
         rejection: Rejection,
         pushed: Option<&Pushed>,
     ) -> Duration {
-        self.finish(request, rejection.sequence, pushed, Some(rejection.clone()));
-        self.publish(&request.wanted, live, State::Refused(rejection));
+        self.finish(wanted, rejection.sequence, pushed, Some(rejection.clone()));
+        self.publish(wanted, live, State::Refused(rejection));
         RECHECK_INTERVAL
     }
 
     /// Records the end of a push. Its times and steps are known only if the agent responded to the push itself.
-    fn finish(&mut self, request: &Request, sequence: u64, pushed: Option<&Pushed>, rejection: Option<Rejection>) {
-        let digest = request.wanted.digest;
+    fn finish(&mut self, wanted: &Wanted, sequence: u64, pushed: Option<&Pushed>, rejection: Option<Rejection>) {
+        let digest = wanted.digest;
         let milliseconds = pushed.map_or(0, |pushed| pushed.milliseconds);
         let action = pushed.map(|pushed| pushed.action).unwrap_or_default();
-        let (key, pod) = (&self.cluster.key, &request.wanted.target.pod);
+        let (key, pod) = (&self.cluster.key, &wanted.target.pod);
         let metrics = &self.cluster.shared.metrics;
         match &rejection {
             None => {
-                let seen = self.elapsed(request.seen);
+                let seen = self.elapsed(self.wanted_since);
                 info!(controller = %key, %pod, sequence, milliseconds, ?seen, "slurmctld runs with the configuration");
                 metrics.accepted(key, action, seen.as_secs_f64());
             }
@@ -419,10 +416,10 @@ impl Task<'_> {
             self.memory.refused.insert(digest, rejection.clone());
         }
         let ended = FinishedPush {
-            by_candidate: self.memory.sent.take() == Some(request.wanted.tried(sequence)),
+            by_candidate: self.memory.sent.take() == Some(wanted.tried(sequence)),
             sequence,
             digest,
-            files: Arc::clone(&request.wanted.files),
+            files: Arc::clone(&wanted.files),
             at: self.cluster.now(),
             action,
             way: pushed.map(|pushed| pushed.way).unwrap_or_default(),
@@ -449,12 +446,19 @@ impl Task<'_> {
 
     fn publish(&self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {
         if let (State::Done, Some(live)) = (&state, live) {
-            let active_revision = ActiveRevision {
-                revision: wanted.revision(live.sequence),
-                standbys: wanted.standbys.clone(),
-                jwt_key: wanted.jwt_key.clone(),
+            // The rest does not matter to standbys, and a change of it must not interrupt a push to them.
+            let active = Wanted {
+                goal: Goal::Live,
+                floor: 0,
+                rejected: None,
+                ..wanted.clone()
             };
-            send_if_different(&self.cluster.delivery.active_revision, Some(Arc::new(active_revision)));
+            let active = Some((active, live.sequence));
+            self.cluster.delivery.active_revision.send_if_modified(|current| {
+                let differs = *current != active;
+                *current = active;
+                differs
+            });
         }
         self.cluster.update_report(|report| {
             report.pod.clone_from(&wanted.target.uid);
@@ -466,25 +470,21 @@ impl Task<'_> {
         });
     }
 
-    fn client(&mut self, wanted: &Wanted) -> Result<Arc<Client>, EmptyKey> {
-        let Wanted { target, jwt_key, .. } = wanted;
-        if let Some((known, key, client)) = &self.client
-            && (known, key) == (target, jwt_key)
-        {
-            return Ok(Arc::clone(client));
+    fn client(&mut self, wanted: &Wanted) -> Result<Client, EmptyKey> {
+        let agent = (wanted.target.clone(), wanted.jwt_key.clone());
+        if self.agent.as_ref() != Some(&agent) {
+            self.agent = Some(agent);
+            self.known = None;
+            // Rejections by another pod or another slurmctld do not apply to this one.
+            self.memory = Memory {
+                highest: self.memory.highest,
+                ..Memory::default()
+            };
+            self.cluster.update_report(|report| {
+                report.refusals = Arc::default();
+                report.checked = None;
+            });
         }
-        let client = Arc::new(target.client(self.cluster.host(), jwt_key)?);
-        self.client = Some((target.clone(), jwt_key.clone(), Arc::clone(&client)));
-        // Rejections by another pod or another slurmctld do not apply to this one.
-        self.memory = Memory {
-            highest: self.memory.highest,
-            ..Memory::default()
-        };
-        self.cluster.update_report(|report| {
-            report.refusals = Arc::default();
-            report.checked = None;
-        });
-        self.known = None;
-        Ok(client)
+        wanted.target.client(self.cluster.host(), &wanted.jwt_key)
     }
 }

@@ -6,18 +6,11 @@ use slurm::{
     transport,
 };
 
-use crate::reason;
+use crate::{fault::Fault, reason};
 
-/// Why pods cannot work with it, and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unfit {
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
-}
-
-/// Returns the missing requirements, if any.
-pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>, Error>) -> Option<Unfit> {
-    let unfit = |reason, message: String| Some(Unfit { reason, message });
+/// Returns why pods cannot work with it and the remedy, if a requirement is missing.
+pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>, Error>) -> Option<Fault> {
+    let unfit = |reason, message: String| Some(Fault::new(reason, message));
     match answer {
         Ok(files) => {
             let lacks = lacking(files);
@@ -62,11 +55,16 @@ pub(crate) fn check_requirements(address: &str, answer: &Result<Vec<ServedFile>,
     }
 }
 
-fn lacking(files: &[ServedFile]) -> Vec<String> {
+/// Parses the files that slurmctld serves.
+pub(super) fn parse(files: &[ServedFile]) -> Configuration {
     let read = files
         .iter()
         .filter_map(|file| Some((file.name.as_str(), file.content.as_deref()?)));
-    let conf = Configuration::parse(read);
+    Configuration::parse(read)
+}
+
+fn lacking(files: &[ServedFile]) -> Vec<String> {
+    let conf = parse(files);
     let has = |key: &str, expected: &str| {
         let values = conf.value(key).unwrap_or_default().split(',');
         values.map(str::trim).any(|found| found.eq_ignore_ascii_case(expected))
@@ -98,7 +96,7 @@ mod tests {
 
     fn message_for(answer: &Result<Vec<ServedFile>, Error>) -> String {
         check_requirements("ctl:6817", answer)
-            .map_or_else(String::new, |Unfit { reason, message }| format!("{reason}: {message}"))
+            .map_or_else(String::new, |Fault { reason, message }| format!("{reason}: {message}"))
     }
 
     const FIT: &str = "AuthType=auth/slurm\nAuthInfo=cred_expire=60,use_client_ids\nauthalttypes=auth/jwt\n";

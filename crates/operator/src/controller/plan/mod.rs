@@ -2,7 +2,7 @@
 
 mod workload;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use api::{
     Problem, Validate,
@@ -11,10 +11,7 @@ use api::{
     validate::check_shared_claim,
     wellknown::{SLURM_CONF_FILE, STATE_DIR, STATE_VOLUME},
 };
-use k8s_openapi::api::{
-    apps::v1::StatefulSet,
-    core::v1::{Pod, Service},
-};
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Service};
 use kube::ResourceExt;
 
 use self::workload::{plan_keys, plan_pods};
@@ -23,12 +20,7 @@ use super::{
     observe::Observed,
 };
 use crate::{
-    cluster::{
-        ExternalState,
-        deliver::SlurmctldPod,
-        external::Unfit,
-        pods::{self, active_pod},
-    },
+    cluster::pods::{self, active_pod},
     configuration::{self, ConfigState, DeliveryChange, Outcome, gather_accounting, render::build_external_config_map},
     finding::{Blocks, Finding, is_blocked},
     parent::Parent,
@@ -103,8 +95,6 @@ pub(super) struct Keep {
 /// An action on something other than the children, with the precondition that must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Find out which of these pods has the active slurmctld.
-    WatchActive(Vec<SlurmctldPod>),
     /// Route clients to this pod, or away from it.
     LabelActive { pod: String, uid: String, active: bool },
     /// Replace a StatefulSet that cannot be changed in place. Its pods are recreated.
@@ -247,12 +237,10 @@ fn plan_external(
         None
     });
     plan_keys(observed, &mut findings);
-    let unfit = match &snapshot.external {
-        ExternalState::Polled(view) => view.unfit.as_ref(),
-        ExternalState::None | ExternalState::Polling { .. } => None,
-    };
+    let view = snapshot.external.as_ref().and_then(|(_, view)| view.as_ref());
+    let unfit = view.and_then(|view| view.unfit.as_ref());
     // Existing pods may be older than the problem, and keep running; their inputs are not affected.
-    findings.extend(unfit.map(|Unfit { reason, message }| Finding::new(Blocks::Input, reason, message)));
+    findings.extend(unfit.map(|fault| Finding::new(Blocks::Input, fault.reason, &fault.message)));
     let blocked = is_blocked(&findings, Blocks::Configuration);
     let config_map = build_external_config_map(parent, accounting).filter(|_| !blocked);
     Plan {
@@ -309,15 +297,6 @@ fn plan_labels(observed: &Observed) -> Vec<Effect> {
     let inputs = &observed.inputs;
     let active = active_pod(&inputs.controller, &inputs.pods, &observed.snapshot.report);
     let mut effects = Vec::new();
-    if inputs.controller.spec.replicas() > 1 {
-        let candidate = |pod: &Arc<Pod>| {
-            Some(SlurmctldPod {
-                pod: pod.name_any(),
-                address: pods::slurmctld_address(pod)?,
-            })
-        };
-        effects.push(Effect::WatchActive(inputs.pods.iter().filter_map(candidate).collect()));
-    }
     for pod in &inputs.pods {
         let is_active = active.as_ref() == Some(&pod.name_any());
         if let Some(uid) = pod.uid().filter(|_| is_active != pods::is_labelled_active(pod)) {

@@ -464,6 +464,7 @@ fn standbys_without_the_active_revision_are_named() {
             .collect()
     };
     let of = |live, why: Option<&str>| Standby {
+        rejected: None,
         pod: "pod-1".to_owned(),
         live: Some(live),
         why: why.map(str::to_owned),

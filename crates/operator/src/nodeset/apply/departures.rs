@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::keys::{annotations, labels};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use serde_json::json;
-use slurm::AdminState;
+use slurm::{AdminState, agent::Reason};
 use tracing::{info, warn};
 
 use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
@@ -79,7 +79,7 @@ impl Executor<'_> {
                 if noted.is_some() && noted != self.worker(pod).and_then(Worker::drain_reason) {
                     self.annotate(pod, json!({ (DRAIN_REASON): noted })).await?;
                 }
-                let reason = reason.clone();
+                let reason = reason.as_deref().map(Reason::of);
                 self.command(node, &NodeOrder::Drain { reason }, expect).await?;
                 if noted.is_some() {
                     let since = in_force_from(self.observed, self.ctx.clock.now());

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
+use slurm::agent::Reason;
 use tracing::{debug, info, warn};
 
 use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
@@ -43,7 +44,8 @@ impl Executor<'_> {
             }
         }
         if let Some(DownOrder { node, reason, expect }) = down {
-            let order = NodeOrder::Down { reason: reason.clone() };
+            let reason = reason.as_deref().map(Reason::of);
+            let order = NodeOrder::Down { reason };
             self.command(node, &order, expect).await?;
             if !is_planned {
                 let message = format!("Node {node} is down in Slurm: {}", death.message());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slurm::{ReservationName, ReservationRequest, SingleLine};
+use slurm::{ReservationName, ReservationRequest, SingleLine, agent::ReservationCommand};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -53,7 +53,8 @@ impl Executor<'_> {
     async fn reserve(&self, request: &ReservationRequest, new: bool) -> Result<(), Error> {
         let name = &request.name;
         info!(nodeset = %self.key(), ?request, new, "sending reservation");
-        let sent = self.ctx.clusters.reserve(&self.cluster(), request).await;
+        let command = ReservationCommand::Reserve(request.clone());
+        let sent = self.ctx.clusters.command_reservation(&self.cluster(), &command).await;
         sent.map_err(|error| Error::other(format!("cannot create or change reservation {name}: {error}")))?;
         let (reason, verb) = if new {
             ("ReservationCreated", "Created")
@@ -66,7 +67,8 @@ impl Executor<'_> {
 
     async fn unreserve(&self, name: &ReservationName) -> Result<(), Error> {
         info!(nodeset = %self.key(), %name, "deleting reservation");
-        match self.ctx.clusters.unreserve(&self.cluster(), name).await {
+        let command = ReservationCommand::Unreserve { name: name.clone() };
+        match self.ctx.clusters.command_reservation(&self.cluster(), &command).await {
             Ok(()) => {
                 self.event("ReservationDeleted", format!("Deleted reservation {name}"));
                 Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use slurm::{JobHandle, rest::Process};
+use slurm::{JobHandle, agent::Reason, rest::Process};
 use tracing::info;
 
 use super::{ApplyResult, Executor, StepError};
@@ -76,7 +76,7 @@ impl Executor<'_> {
         if *remedy == Remedy::Down && !record.state.is_drain() {
             // No job may start between the snapshot and the next order. If that is not sent, the next plan reverts the
             // drain.
-            let reason = stale_jobs_reason(record, worker);
+            let reason = stale_jobs_reason(record, worker).as_deref().map(Reason::of);
             let order = NodeOrder::Drain { reason };
             self.command(node, &order, &record.admin_state()).await?;
         }
@@ -96,7 +96,7 @@ impl Executor<'_> {
         info!(nodeset = %self.key(), node, jobs = names, ?remedy, "ending stale jobs");
         match remedy {
             Remedy::Down => {
-                let reason = stale_jobs_reason(record, worker);
+                let reason = stale_jobs_reason(record, worker).as_deref().map(Reason::of);
                 let order = NodeOrder::Down { reason };
                 self.command(node, &order, &record.admin_state()).await?;
             }

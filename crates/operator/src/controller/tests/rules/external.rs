@@ -46,16 +46,14 @@ fn missing_requirements_of_an_external_slurmctld_are_reported_and_change_nothing
     let spec = json!({ "external": true, "externalConfig": { "host": "ctl.example.com" } });
     let mut observed = observed(vec![controller(&spec)], Report::default());
     let polled = |unfit| {
-        Arc::new(View {
+        let view = Arc::new(View {
             unfit,
             cluster: Err("not polled".to_owned()),
             at: NOW.parse().unwrap(),
-        })
+        });
+        Some(("ctl.example.com:6817".to_owned(), Some(view)))
     };
-    observed.snapshot.external = ExternalState::Polled(polled(Some(Unfit {
-        reason: "RequirementMissing",
-        message: "it lacks configless".to_owned(),
-    })));
+    observed.snapshot.external = polled(Some(Fault::new("RequirementMissing", "it lacks configless")));
     let unfit = plan(&observed);
     let status = build_status(&observed, &unfit, None, NOW.parse().unwrap());
     for type_ in ["Ready", "Degraded"] {
@@ -68,7 +66,7 @@ fn missing_requirements_of_an_external_slurmctld_are_reported_and_change_nothing
         assert_eq!(condition.message, "it lacks configless");
     }
     assert!(!slurm_conf(&unfit).is_empty());
-    observed.snapshot.external = ExternalState::Polled(polled(None));
+    observed.snapshot.external = polled(None);
     let fit = plan(&observed);
     let status = build_status(&observed, &fit, None, NOW.parse().unwrap());
     let ready = status

@@ -21,11 +21,11 @@ use super::{
 };
 use crate::{
     cluster::{
-        ExternalState,
         deliver::{Goal, LiveRevision, Report, State},
-        external::{Unfit, View},
+        external::View,
     },
     configuration::{ConfigState, DeliveryChange, render::read_bundle},
+    fault::Fault,
     runtime::{Caches, Change, Delta, Key, Object},
 };
 

@@ -208,7 +208,7 @@ fn clients_are_routed_to_the_active_slurmctld() {
             .iter()
             .filter_map(|effect| match effect {
                 Effect::LabelActive { pod, active, .. } => Some((pod.clone(), *active)),
-                _ => None,
+                Effect::DeleteStatefulSet { .. } => None,
             })
             .collect()
     };
