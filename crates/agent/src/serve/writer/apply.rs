@@ -10,13 +10,13 @@ use super::super::partitions::PartitionPlan;
 use super::super::rollout::{Rollout, Steps};
 use super::super::slurmctld::Role;
 use super::partitions::InUse;
-use super::{Applied, ConfigWriter, Error, VOLUME_TIMEOUT};
+use super::{ConfigWriter, Error, NotLive, VOLUME_TIMEOUT};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
 use crate::store::{self, Store};
 
 impl ConfigWriter {
-    pub(super) async fn renumber(&mut self, revision: Revision, live: Files) -> Result<Applied, Error> {
+    pub(super) async fn renumber(&mut self, revision: Revision, live: Files) -> Result<NotLive, Error> {
         info!(sequence = revision.sequence, "the same bytes are live already");
         let summary = revision.summary();
         if let Err(error) = self.save(revision).await {
@@ -24,7 +24,7 @@ impl ConfigWriter {
             return Err(error);
         }
         self.services.config.renumber(&live, &summary)?;
-        Ok(Applied::Live)
+        Ok(None)
     }
 
     pub(super) async fn apply(
@@ -32,7 +32,7 @@ impl ConfigWriter {
         revision: Revision,
         live: Option<Files>,
         steps: &mut Steps,
-    ) -> Result<Applied, Error> {
+    ) -> Result<NotLive, Error> {
         let sequence = revision.sequence;
         info!(sequence, digest = %revision.digest(), "applying a revision");
         let phase = self.progress.borrow().phase;
@@ -42,7 +42,7 @@ impl ConfigWriter {
         self.note(&summary, Phase::Staged, None).await;
         let mut rollout = Rollout::new(&self.services.host, steps.clone());
         let applied = self.make_live(revision, live, steps, &mut rollout).await;
-        if !matches!(applied, Ok(Applied::Live)) {
+        if !matches!(applied, Ok(None)) {
             self.discard_attempt(untried.then_some(sequence)).await;
             self.show(phase, false);
             return applied;
@@ -70,7 +70,7 @@ impl ConfigWriter {
         live: Option<Files>,
         steps: &mut Steps,
         rollout: &mut Rollout,
-    ) -> Result<Applied, Error> {
+    ) -> Result<NotLive, Error> {
         let plan = self.plan_partitions(&revision, live.as_ref());
         let role = self
             .services
@@ -101,7 +101,7 @@ impl ConfigWriter {
         plan: &PartitionPlan,
         steps: &mut Steps,
         rollout: &mut Rollout,
-    ) -> Result<Applied, Error> {
+    ) -> Result<NotLive, Error> {
         let rejected = self.services.checker.check(&revision).await?;
         steps.reach(Phase::Checked);
         if let Some(refused) = rejected {
@@ -109,13 +109,13 @@ impl ConfigWriter {
             legacy_log::print(&self.services.host, &Event::Failed);
             self.note(&revision.summary(), Phase::Staged, Some(refused.clone()))
                 .await;
-            return Ok(Applied::Rejected(refused));
+            return Ok(Some(Outcome::Rejected(refused)));
         }
         self.show(Phase::Checked, true);
         if live.is_some() {
             let states = match self.prepare_reconfigure(&revision, plan).await {
                 Ok(states) => states,
-                Err(InUse(partitions)) => return Ok(Applied::InUse(partitions)),
+                Err(InUse(partitions)) => return Ok(Some(Outcome::PartitionsInUse { partitions })),
             };
             let states = match &self.rollout {
                 Some(earlier) => plan.carry_over(&earlier.partitions.manual_states, states),
@@ -127,7 +127,7 @@ impl ConfigWriter {
         self.save(revision.clone()).await?;
         self.note(&revision.summary(), Phase::Checked, None).await;
         self.swap(&revision, live)?;
-        Ok(Applied::Live)
+        Ok(None)
     }
 
     pub(super) fn swap(&self, revision: &Revision, live: Option<Files>) -> Result<(), FileError> {

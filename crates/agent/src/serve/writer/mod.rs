@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use host::FileError;
 use slurm::Revision;
-use slurm::agent::{Fence, Outcome, PartitionInUse, Phase, Refusal, Refused};
+use slurm::agent::{Fence, Outcome, Phase, Refusal, Refused};
 use slurm::revision::{ControllerUid, LiveRevision};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -76,14 +76,8 @@ pub(super) struct Progress {
     pub(super) rolled_back: Option<Refused>,
 }
 
-/// The result of making a revision live.
-enum Applied {
-    Live,
-    Rejected(Refused),
-    /// slurmctld rejected a partition and has its old ones.
-    RolledBack(Refused),
-    InUse(Vec<PartitionInUse>),
-}
+/// The result of making a revision live: `None` if it is, and otherwise the outcome of its push.
+type NotLive = Option<Outcome>;
 
 #[derive(Debug)]
 pub(super) struct Push {
@@ -214,11 +208,8 @@ impl ConfigWriter {
             .apply(revision, Some(live), &mut Steps::begin(&self.services.host))
             .await
         {
-            Ok(Applied::Live) => {}
-            Ok(Applied::Rejected(refused) | Applied::RolledBack(refused)) => {
-                warn!(sequence, reason = %refused.reason, "abandoning the interrupted push");
-            }
-            Ok(Applied::InUse(partitions)) => warn!(sequence, ?partitions, "abandoning the interrupted push"),
+            Ok(None) => {}
+            Ok(Some(outcome)) => warn!(sequence, ?outcome, "abandoning the interrupted push"),
             Err(error) => error!(sequence, %error, "cannot resume the interrupted push"),
         }
     }
@@ -235,22 +226,20 @@ impl ConfigWriter {
             }
         };
         let outcome = match (applied, &mut self.rollout) {
-            (Applied::Live, Some(rollout)) => {
+            (None, Some(rollout)) => {
                 rollout.callers.push(Caller { sequence, reply });
                 return;
             }
-            (Applied::Live, None) => Outcome::Unchanged,
-            (Applied::Rejected(refused), _) => Outcome::Rejected(refused),
-            (Applied::RolledBack(refused), _) => Outcome::RolledBack(refused),
-            (Applied::InUse(partitions), _) => {
-                info!(sequence, ?partitions, "partitions are in use, nothing is changed");
-                Outcome::PartitionsInUse { partitions }
-            }
+            (None, None) => Outcome::Unchanged,
+            (Some(outcome), _) => outcome,
         };
+        if let Outcome::PartitionsInUse { partitions } = &outcome {
+            info!(sequence, ?partitions, "partitions are in use, nothing is changed");
+        }
         let _ = reply.send(Ok(PushResult::without_action(outcome, steps.reached())));
     }
 
-    async fn apply_push(&mut self, revision: Revision, fence: Fence, steps: &mut Steps) -> Result<Applied, Refusal> {
+    async fn apply_push(&mut self, revision: Revision, fence: Fence, steps: &mut Steps) -> Result<NotLive, Refusal> {
         self.services.admission.check(fence, &Subject::Configuration)?;
         self.progress.send_modify(|progress| progress.busy = true);
         // Begins nothing that would have to be cleaned up after a hung volume responds again.
@@ -264,7 +253,7 @@ impl ConfigWriter {
                 info!(sequence, %refusal, "push rejected");
                 return Err(refusal);
             }
-            (PushPlan::Repeat, Some(live)) if self.is_unmodified(&live) => Ok(Applied::Live),
+            (PushPlan::Repeat, Some(live)) if self.is_unmodified(&live) => Ok(None),
             (PushPlan::Renumber, Some(live)) if self.is_unmodified(&live) => self.renumber(revision, live).await,
             (PushPlan::Repeat | PushPlan::Renumber | PushPlan::Apply, live) => self.apply(revision, live, steps).await,
         };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slurm::Revision;
-use slurm::agent::{Action, KeptState, PartitionInUse, Phase, Refused, UpdateChannel};
+use slurm::agent::{Action, KeptState, Outcome, PartitionInUse, Phase, Refused, UpdateChannel};
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{
@@ -29,7 +29,7 @@ use super::super::legacy_log::{self, Event};
 use super::super::partitions::{Created, LiveUpdate, ManualStates, PartitionPlan, Remaining, Updated};
 use super::super::rollout::{Rollout, Steps};
 use super::super::slurm_tools::read;
-use super::{Applied, ConfigWriter, Error, PUSH_TIMEOUT, VOLUME_TIMEOUT};
+use super::{ConfigWriter, Error, NotLive, PUSH_TIMEOUT, VOLUME_TIMEOUT};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
 use crate::fail_point;
@@ -43,7 +43,7 @@ enum Sent {
     /// slurmctld has all of it.
     Taken,
     NotTaken {
-        applied: Applied,
+        outcome: Outcome,
         /// All partitions are as before.
         reverted: bool,
     },
@@ -104,7 +104,7 @@ impl ConfigWriter {
         live: &Files,
         plan: &PartitionPlan,
         steps: &mut Steps,
-    ) -> Result<Option<(Applied, UpdateChannel)>, Error> {
+    ) -> Result<Option<(NotLive, UpdateChannel)>, Error> {
         let Some(update) = &plan.live_update else {
             return Ok(None);
         };
@@ -115,7 +115,7 @@ impl ConfigWriter {
             let way = channel.way();
             let sent = self.send_update(&channel, revision, plan, update).await?;
             services.channels.remember(&channel);
-            let applied = match sent {
+            let not_live = match sent {
                 Sent::Unspoken(reason) => {
                     warn!(sequence, %way, reason, "slurmctld does not process commands by this channel");
                     continue;
@@ -124,16 +124,16 @@ impl ConfigWriter {
                     warn!(sequence, %way, reason, "the result of the partition update is unknown, reconfiguring");
                     return Ok(None);
                 }
-                Sent::NotTaken { applied, reverted } => {
-                    self.record_not_taken(&applied, reverted, live, steps).await;
-                    applied
+                Sent::NotTaken { outcome, reverted } => {
+                    self.record_not_taken(&outcome, reverted, live, steps).await;
+                    Some(outcome)
                 }
                 Sent::Taken => {
                     self.follow_with_files(revision, live, steps, members).await?;
-                    Applied::Live
+                    None
                 }
             };
-            return Ok(Some((applied, way)));
+            return Ok(Some((not_live, way)));
         }
         Ok(None)
     }
@@ -176,12 +176,12 @@ impl ConfigWriter {
         );
         let sent = send(channel, update, &before).await;
         fail_point::reach("updated");
-        let applied = match sent {
+        let outcome = match sent {
             Delivery::Done => match self.release(channel, plan, &before, &plan.removed).await {
                 Ok(()) => return Ok(Sent::Taken),
-                Err(InUse(partitions)) => Applied::InUse(partitions),
+                Err(InUse(partitions)) => Outcome::PartitionsInUse { partitions },
             },
-            Delivery::Refused(reason) => Applied::RolledBack(Refused {
+            Delivery::Refused(reason) => Outcome::RolledBack(Refused {
                 sequence,
                 digest: Some(revision.digest()),
                 last_words: vec![reason.clone()],
@@ -198,17 +198,17 @@ impl ConfigWriter {
         let mut original = before;
         original.retain(|partition| !is_half_created(partition));
         let reverted = revert(channel, update, &original).await;
-        Ok(Sent::NotTaken { applied, reverted })
+        Ok(Sent::NotTaken { outcome, reverted })
     }
 
-    async fn record_not_taken(&mut self, applied: &Applied, reverted: bool, live: &Files, steps: &Steps) {
+    async fn record_not_taken(&mut self, outcome: &Outcome, reverted: bool, live: &Files, steps: &Steps) {
         if !reverted {
             // The live files have the original partitions.
             let mut rollout = Rollout::new(&self.services.host, steps.clone());
             rollout.partitions.must_reconfigure = true;
             self.rollout = Some(rollout);
         }
-        if let Applied::RolledBack(refused) = applied {
+        if let Outcome::RolledBack(refused) = outcome {
             warn!(sequence = refused.sequence, reason = %refused.reason, "slurmctld rejected a partition");
             legacy_log::print(&self.services.host, &Event::Reconfiguring);
             legacy_log::print(&self.services.host, &Event::Failed);
