@@ -114,8 +114,8 @@ pub(crate) fn revise(facts: &Facts<'_>, wanted: &Content) -> Result<Revised, Fin
         choose_inputs(facts, &checker)
     } else {
         let all = checker.draft(wanted.clone());
-        let checked = checker.check(&all);
-        checked.map_err(|why| Finding::new(Blocks::Configuration, why.reason, why.message))?;
+        let blocking = |why: HoldReason| Finding::new(Blocks::Configuration, why.reason, why.message);
+        checker.check(&all).map_err(blocking)?;
         (all, Vec::new())
     };
     Ok(Revised {
@@ -161,15 +161,18 @@ fn choose_inputs(facts: &Facts<'_>, checker: &Checker<'_>) -> (Draft, Vec<Held>)
     (last_check.into_draft(&taken), held)
 }
 
+/// Files, and why they may not be sent to slurmctld.
+type CheckedDraft = (Draft, Result<(), HoldReason>);
+
 /// The result of the last check: the usual change is good as a whole, and is checked at every step.
 struct LastCheck<'a> {
     checker: &'a Checker<'a>,
-    last: Option<(BTreeSet<Source>, (Draft, Result<(), HoldReason>))>,
+    last: Option<(BTreeSet<Source>, CheckedDraft)>,
 }
 
 impl LastCheck<'_> {
     /// Checks the files with these changes and no others.
-    fn at(&mut self, taken: &BTreeSet<Source>) -> &(Draft, Result<(), HoldReason>) {
+    fn at(&mut self, taken: &BTreeSet<Source>) -> &CheckedDraft {
         let last = self.last.take().filter(|(before, _)| before == taken);
         let check = || {
             let draft = self.draft(taken);
