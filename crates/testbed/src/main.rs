@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use testbed::cluster::{Cluster, Size};
-use testbed::paths::Layout;
-use testbed::{faults, images, init, kubernetes, steps, volumes};
+use testbed::paths::{self, Layout};
+use testbed::{faults, ground, images, init, kubernetes, steps, volumes};
 
 #[derive(Parser)]
 #[command(about = "A real Kubernetes with real Slurm images on this machine")]
@@ -124,7 +124,11 @@ fn run(Arguments { cluster, action }: Arguments) -> Result<()> {
         Action::Load { archive } => Cluster::attach(&cluster)?.load(&archive),
         Action::Node(action) => node(&Cluster::attach(&cluster)?, &action),
         Action::Logs { component } => logs(&Layout::of(&cluster)?, component.as_deref()),
-        Action::Build => kubernetes::binaries().and_then(|_| images::store()).map(drop),
+        Action::Build => {
+            ground::prepare(&paths::cache()?)?;
+            kubernetes::binaries()?;
+            images::store().map(drop)
+        }
         Action::OperatorImage => {
             println!("{}", images::operator()?.display());
             Ok(())

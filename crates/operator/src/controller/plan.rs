@@ -1,6 +1,6 @@
 //! Plans a Controller: its pods, Services and keys, around the outcome of its [`configuration`]. Pure.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{
     Problem, Validate,
@@ -11,7 +11,7 @@ use api::{
 };
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
-    core::v1::{Secret, Service},
+    core::v1::{Pod, Secret, Service},
 };
 use kube::ResourceExt;
 

@@ -57,7 +57,7 @@ pub(crate) enum BadMembers {
 
 impl From<BadMembers> for Finding {
     fn from(bad: BadMembers) -> Self {
-        Self::new(reason::BAD_MEMBERS, bad.to_string())
+        Self::blocking(reason::BAD_MEMBERS, bad.to_string())
     }
 }
 
