@@ -122,7 +122,7 @@ async fn operate(clients: Clients, arguments: Arguments) -> anyhow::Result<()> {
     operator.add(TokenReconciler::new(context.clone()));
     operator.add(NodeSetReconciler::new(context));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
-    operator.run(stop).await
+    Box::pin(operator.run(stop)).await
 }
 
 /// Stops on SIGTERM, which the kubelet sends, and on SIGINT, for a person at a terminal.
