@@ -7,7 +7,7 @@ use crate::reason;
 
 /// What a finding blocks while it lasts. Running pods keep what they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Blocks {
+pub enum Blocks {
     /// Nothing: it is only reported.
     Nothing,
     /// Some of the configuration is kept as it was, and the rest is updated.
@@ -22,10 +22,10 @@ pub(crate) enum Blocks {
 
 /// One problem and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
-    pub(crate) blocks: Blocks,
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
+pub struct Finding {
+    pub blocks: Blocks,
+    pub reason: &'static str,
+    pub message: String,
 }
 
 impl Finding {

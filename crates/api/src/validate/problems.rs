@@ -30,21 +30,6 @@ pub enum Reason {
     Ignored,
 }
 
-impl Reason {
-    /// The name of the reason.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "Missing",
-            Self::BadValue => "BadValue",
-            Self::BadName => "BadName",
-            Self::OtherNamespace => "OtherNamespace",
-            Self::Immutable => "Immutable",
-            Self::UnknownField => "UnknownField",
-            Self::Ignored => "Ignored",
-        }
-    }
-}
-
 /// A fault of one field and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {

@@ -194,7 +194,7 @@ impl Wait {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Why the workers are left alone, if they are.
-    pub(crate) rejection: Option<Finding>,
+    pub rejection: Option<Finding>,
     /// Validation problems that do not block the NodeSet.
     pub warnings: Vec<Problem>,
     pub service: Option<Value>,
