@@ -253,7 +253,7 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
         }
         if path.is_dir() {
             files.extend(rust_files(&path));
-        } else if name.ends_with(".rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             files.push(path);
         }
     }
