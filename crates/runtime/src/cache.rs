@@ -1,11 +1,10 @@
 //! The objects of one kind as its watches have seen them.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use tokio::{sync::watch, time::Instant};
 
@@ -33,6 +32,8 @@ struct Shared<K> {
 #[derive(Debug)]
 struct State<K> {
     objects: BTreeMap<Key, Entry<K>>,
+    /// The UIDs of controllers, each with the keys of the objects it controls.
+    controlled: BTreeSet<(String, Key)>,
     /// Objects of other owners whose names are wanted.
     contested: HashMap<Key, Contested>,
     /// The highest resourceVersion any event carried.
@@ -79,6 +80,7 @@ impl<K> Cache<K> {
         Self(Arc::new(Shared {
             state: RwLock::new(State {
                 objects: BTreeMap::new(),
+                controlled: BTreeSet::new(),
                 contested: HashMap::new(),
                 seen: 0,
             }),
@@ -168,10 +170,10 @@ impl<K: Object> Cache<K> {
     /// The objects this owner controls, by namespace and name.
     pub fn owned_by(&self, owner_uid: &str) -> Vec<Arc<K>> {
         let state = self.read();
-        let is_owner = |owner: &OwnerReference| owner.uid == owner_uid;
-        let objects = state.objects.values().map(|entry| &entry.object);
-        let owned = objects.filter(|object| controller(object.meta()).is_some_and(is_owner));
-        owned.cloned().collect()
+        let controlled = state.controlled.range((owner_uid.to_owned(), Key::new("", ""))..);
+        let controlled = controlled.take_while(|(uid, _)| uid == owner_uid);
+        let objects = controlled.filter_map(|(_, key)| state.objects.get(key));
+        objects.map(|entry| Arc::clone(&entry.object)).collect()
     }
 
     /// Adds or replaces an object as a watch would, and returns what changed.
@@ -187,10 +189,13 @@ impl<K: Object> Cache<K> {
             if known.is_some_and(|known| same_version(known.object.as_ref(), &object)) {
                 return None;
             }
+            let before = state.take(&key).and_then(|delta| delta.before);
+            if let Some(owner) = controller(object.meta()) {
+                state.controlled.insert((owner.uid.clone(), key.clone()));
+            }
             let object = Arc::new(object);
             let after = Some(Arc::clone(&object));
-            let before = state.objects.insert(key, Entry { object, field_sets });
-            let before = before.map(|before| before.object);
+            state.objects.insert(key, Entry { object, field_sets });
             Some(Delta { before, after })
         })
     }
@@ -228,10 +233,16 @@ impl<K: Object> Cache<K> {
     }
 }
 
-impl<K> State<K> {
+impl<K: Object> State<K> {
     fn take(&mut self, key: &Key) -> Option<Delta<K>> {
-        let before = Some(self.objects.remove(key)?.object);
-        Some(Delta { before, after: None })
+        let before = self.objects.remove(key)?.object;
+        if let Some(owner) = controller(before.meta()) {
+            self.controlled.remove(&(owner.uid.clone(), key.clone()));
+        }
+        Some(Delta {
+            before: Some(before),
+            after: None,
+        })
     }
 
     fn saw(&mut self, object: &impl Resource) {
