@@ -93,7 +93,7 @@ impl Caches {
         let caches = Self::default();
         for object in objects {
             if let Err(error) = caches.registry.insert(&object) {
-                panic!("{error}");
+                panic!("{error:#}");
             }
         }
         caches

@@ -2,6 +2,7 @@
 
 use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
 
+use anyhow::Context as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use kube::Resource;
 use serde_json::Value;
@@ -32,12 +33,12 @@ impl Registry {
     }
 
     /// Puts a manifest into the cache of its kind, for tests.
-    pub fn insert(&self, manifest: &Value) -> Result<(), String> {
+    pub fn insert(&self, manifest: &Value) -> anyhow::Result<()> {
         let text = |field: &str| manifest.get(field).and_then(Value::as_str).unwrap_or_default();
         let kind = format!("{} {}", text("apiVersion"), text("kind"));
         let cache = self.0.iter().find(|cache| cache.kind() == kind);
-        let cache = cache.ok_or_else(|| format!("there is no cache for {kind}"))?;
-        cache.insert(manifest).map_err(|error| format!("{kind}: {error}"))
+        let cache = cache.with_context(|| format!("there is no cache for {kind}"))?;
+        cache.insert(manifest).context(kind)
     }
 
     /// Every cached object as if it had just been created.
@@ -158,6 +159,6 @@ pub(crate) mod tests {
         assert!(registry.cache::<NodeSet>().get("n", "s").is_some());
         assert_eq!(registry.appearances().count(), 2);
         let unknown = registry.insert(&json!({"apiVersion": "v1", "kind": "Secret"}));
-        assert_eq!(unknown.unwrap_err(), "there is no cache for v1 Secret");
+        assert_eq!(unknown.unwrap_err().to_string(), "there is no cache for v1 Secret");
     }
 }

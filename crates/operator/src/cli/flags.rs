@@ -5,14 +5,15 @@ use std::{
     path::Path,
 };
 
+use anyhow::Context as _;
 use host::Host;
-use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::filter::Targets;
 
 /// The address that a server listens on, or none. (To clap, a flag whose type is written as an Option is an optional one.)
 pub(super) type Address = Option<SocketAddr>;
 
 /// `:8080` is every address of this pod, `0` no address; anything else is an address with a port.
-pub(super) fn parse_address(text: &str) -> Result<Address, String> {
+pub(super) fn parse_address(text: &str) -> anyhow::Result<Address> {
     if text == "0" {
         return Ok(None);
     }
@@ -21,7 +22,7 @@ pub(super) fn parse_address(text: &str) -> Result<Address, String> {
         None => text.parse().ok(),
     };
     let error = || format!("{text:?} is not an address; write :8080, 127.0.0.1:8080, or 0 for none");
-    parsed.map(Some).ok_or_else(error)
+    parsed.map(Some).with_context(error)
 }
 
 /// An IPv6 socket accepts IPv4 too, if the kernel has IPv6.
@@ -34,15 +35,15 @@ fn every_address() -> IpAddr {
 }
 
 /// A level, levels by module, or a number: 0 for info, up to 4 for debug, more for everything.
-pub(super) fn parse_log_level(text: &str) -> Result<Targets, String> {
+pub(super) fn parse_log_level(text: &str) -> anyhow::Result<Targets> {
     let level = match text.parse::<u8>() {
         Ok(0) => "info",
         Ok(1..=4) => "debug",
         Ok(_) => "trace",
         Err(_) => text,
     };
-    let error = |error: ParseError| format!("{text:?} is not a log level ({error}); write info, debug or a number");
-    level.parse().map_err(error)
+    let parsed = level.parse();
+    parsed.with_context(|| format!("{text:?} is not a log level; write info, debug or a number"))
 }
 
 #[cfg(test)]
@@ -55,7 +56,7 @@ mod tests {
         assert_eq!(parse_address("0").unwrap(), None);
         let one = parse_address("127.0.0.1:9").unwrap().unwrap();
         assert_eq!(one, SocketAddr::from(([127, 0, 0, 1], 9)));
-        assert!(parse_address("8080").unwrap_err().contains(":8080"));
+        assert!(parse_address("8080").unwrap_err().to_string().contains(":8080"));
     }
 
     #[test]

@@ -19,9 +19,10 @@ use jiff::Timestamp;
 use runtime::Key;
 use slurm::{
     Revision,
-    agent::{self, Action, PartitionInUse, StepTime, UpdateChannel},
+    agent::{self, Action, EmptyKey, PartitionInUse, Phase, StepTime, UpdateChannel},
     revision::{ControllerUid, Digest, File, FileName},
 };
+use thiserror::Error;
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) use slurm::revision::LiveRevision;
@@ -33,6 +34,25 @@ const REMEMBERED: usize = 4;
 
 /// Far more than it takes to find the inputs that slurmctld rejects. Beyond it all are forgotten, and found again.
 const MOST_REFUSALS: usize = 1000;
+
+/// Why slurmctld does not run with a revision yet.
+#[derive(Debug, Error)]
+enum NotApplied {
+    #[error(transparent)]
+    Key(#[from] EmptyKey),
+    #[error(transparent)]
+    Agent(#[from] agent::Error),
+    #[error("it is not pushed yet")]
+    NotPushed,
+    #[error("slurmctld does not run with it yet: {0}")]
+    NotVerified(Phase),
+    #[error("{0}")]
+    Pending(String),
+    #[error("{0}")]
+    Rejected(String),
+    #[error("its agent did not apply it")]
+    Ignored,
+}
 
 /// All files of a revision.
 pub(crate) type Files = BTreeMap<FileName, File>;

@@ -13,7 +13,7 @@ use slurm::{
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::{Cluster, LiveRevision, Standby, Wanted, decide::describe};
+use super::{Cluster, LiveRevision, NotApplied, Standby, Wanted, decide::describe};
 use crate::{cluster::pods::Target, fence::next_fence};
 
 /// While a standby does not have the revision.
@@ -44,9 +44,8 @@ pub(super) async fn follow(cluster: &Cluster) {
                 pod: target.uid.clone(),
                 ..Standby::default()
             };
-            if let Err(why) = push_to(cluster, target, &wanted, sequence, &mut standby).await {
-                standby.why = Some(why);
-            }
+            let pushed = push_to(cluster, target, &wanted, sequence, &mut standby).await;
+            standby.why = pushed.err().map(|error| error.to_string());
             standby
         });
         // A newer active revision replaces this one, and an agent finishes what it has received.
@@ -67,40 +66,38 @@ async fn push_to(
     wanted: &Wanted,
     sequence: u64,
     standby: &mut Standby,
-) -> Result<(), String> {
+) -> Result<(), NotApplied> {
     let digest = wanted.digest;
-    let client = target.client(cluster.host(), &wanted.jwt_key);
-    let client = client.map_err(|error| error.to_string())?;
-    let status = client.status().await.map_err(|error| error.to_string())?;
+    let client = target.client(cluster.host(), &wanted.jwt_key)?;
+    let status = client.status().await?;
     let live = status.live.as_ref().map(LiveRevision::from);
     standby.live = live;
     if live.is_some_and(|live| live.digest == digest) {
         return match status.phase {
             Phase::Verified => Ok(()),
-            phase => Err(format!("slurmctld does not run with it yet: {phase}")),
+            phase => Err(NotApplied::NotVerified(phase)),
         };
     }
     let fence = &cluster.shared.fence;
     if fence.remaining().is_none() {
-        return Err("it is not pushed yet".to_owned());
+        return Err(NotApplied::NotPushed);
     }
     // The standby may have had higher sequences when it was active.
     let sequence = sequence.max(live.map_or(0, |live| live.sequence + 1));
     let pod = &target.pod;
     info!(%pod, sequence, %digest, "pushing the active revision to a standby");
-    let pushed = client.push(&wanted.revision(sequence), next_fence(fence)).await;
-    let pushed = pushed.map_err(|error| error.to_string())?;
+    let pushed = client.push(&wanted.revision(sequence), next_fence(fence)).await?;
     standby.live = pushed.status.live.as_ref().map(LiveRevision::from);
     match pushed.outcome {
         Outcome::Applied | Outcome::Unchanged => Ok(()),
-        Outcome::Pending { reason } => Err(reason),
+        Outcome::Pending { reason } => Err(NotApplied::Pending(reason)),
         Outcome::Rejected(refused) | Outcome::RolledBack(refused) => {
             let why = describe(&refused);
             warn!(%pod, sequence, %why, "a standby rejected the revision of the active slurmctld");
             standby.rejected = Some(digest);
-            Err(why)
+            Err(NotApplied::Rejected(why))
         }
-        Outcome::PartitionsInUse { .. } | Outcome::Unknown => Err("its agent did not apply it".to_owned()),
+        Outcome::PartitionsInUse { .. } | Outcome::Unknown => Err(NotApplied::Ignored),
     }
 }
 

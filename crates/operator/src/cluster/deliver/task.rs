@@ -14,7 +14,8 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, Rejection, Report, Sent, State, Wanted,
+    Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, NotApplied, Rejection, Report, Sent, State,
+    Wanted,
     decide::{Memory, Next, decide, describe, refusals_of, refused_before},
     standbys::find_veto,
 };
@@ -119,8 +120,8 @@ impl Task<'_> {
         }
         let (client, status) = match self.status(wanted).await {
             Ok(agent) => agent,
-            Err(why) => {
-                let pause = self.failed(wanted, State::Away { why });
+            Err(error) => {
+                let pause = self.failed(wanted, State::Away { why: error.to_string() });
                 if wanted.goal == Goal::Live {
                     self.send_candidate(wanted);
                 }
@@ -213,14 +214,14 @@ impl Task<'_> {
     }
 
     /// Returns the client of the agent, and the agent's status.
-    async fn status(&mut self, wanted: &Wanted) -> Result<(Client, Status), String> {
-        let client = self.client(wanted).map_err(|error| error.to_string())?;
+    async fn status(&mut self, wanted: &Wanted) -> Result<(Client, Status), NotApplied> {
+        let client = self.client(wanted)?;
         if let Some((at, status)) = &self.known
             && self.elapsed(*at) < RECHECK_INTERVAL
         {
             return Ok((client, status.clone()));
         }
-        let status = client.status().await.map_err(|error| error.to_string())?;
+        let status = client.status().await?;
         // Which of several inputs are held is decided from all rejections together.
         self.cluster.update_report(|report| {
             for (digest, why) in refusals_of(&status) {

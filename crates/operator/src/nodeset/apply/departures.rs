@@ -16,7 +16,7 @@ use super::{ApplyResult, COMMANDS_AT_ONCE, Executor, StepError};
 use crate::{
     cluster::{CommandError, NodeOrder},
     nodeset::plan::{
-        Effect, Evidence, Occupancy, Plan, PlannedOrder, Wait, WorkerLoss, WorkerRemoval, death_of_node, in_force_from,
+        Effect, Evidence, Occupancy, Plan, PlannedOrder, WorkerLoss, WorkerRemoval, death_of_node, in_force_from,
         reason_to_leave,
     },
     reason,
@@ -199,7 +199,7 @@ impl Executor<'_> {
         }
         let seen = match self.fresh_snapshot().await {
             Ok(seen) => seen,
-            Err(why) => return applied.problems.push(Wait::SlurmUnknown { why }.message()),
+            Err(wait) => return applied.problems.push(wait.message()),
         };
         let evidence = Evidence::new(&seen);
         let holds = |node: &str, occupancy: &Occupancy| evidence.occupancy(node) == *occupancy;

@@ -30,7 +30,7 @@ pub(super) use self::{
 use super::{
     Memory,
     observe::Observed,
-    plan::{Effect, Plan, RevisionPlan},
+    plan::{Effect, Plan, RevisionPlan, Wait},
 };
 use crate::{
     cluster::{Knowledge, Seen},
@@ -225,13 +225,13 @@ impl Executor<'_> {
             .await
     }
 
-    /// Reads Slurm again, for effects that need proof. Returns why that failed.
-    async fn fresh_snapshot(&self) -> Result<Arc<Seen>, String> {
+    /// Reads Slurm again, for effects that need proof; without an answer they wait.
+    async fn fresh_snapshot(&self) -> Result<Arc<Seen>, Wait> {
         match self.ctx.clusters.observe(self.cluster).await {
             Knowledge::Known(seen) => Ok(seen),
             Knowledge::Unknown { why } => {
                 warn!(nodeset = %self.key, %why, "Slurm does not answer; skipping the steps that need proof");
-                Err(why)
+                Err(Wait::SlurmUnknown { why })
             }
         }
     }

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use slurm::{Hostlist, Job, hostlist::HostlistError};
+use thiserror::Error;
 
 use crate::cluster::Seen;
 
@@ -32,8 +33,16 @@ pub enum Occupancy {
 #[derive(Debug)]
 pub struct Evidence<'a> {
     pub seen: &'a Seen,
-    on_nodes: Result<JobsByNode<'a>, String>,
-    by_name: Result<JobsByNode<'a>, String>,
+    on_nodes: Result<JobsByNode<'a>, NotIndexed>,
+    by_name: Result<JobsByNode<'a>, NotIndexed>,
+}
+
+#[derive(Debug, Error)]
+enum NotIndexed {
+    #[error("jobs have not been read yet")]
+    NotRead,
+    #[error("the nodes of job {job} cannot be read: {source}")]
+    BadNodes { job: u64, source: HostlistError },
 }
 
 /// An index, because thousands of nodes are looked up while there are thousands of jobs.
@@ -42,11 +51,10 @@ type JobsByNode<'a> = HashMap<String, Vec<&'a Job>>;
 impl<'a> Evidence<'a> {
     pub fn new(seen: &'a Seen) -> Self {
         let index = |is_meant: fn(&Job) -> bool, nodes: fn(&Job) -> Result<Hostlist, HostlistError>| {
-            let jobs = seen.jobs.as_ref().ok_or("jobs have not been read yet")?;
+            let jobs = seen.jobs.as_ref().ok_or(NotIndexed::NotRead)?;
             let mut by_node = JobsByNode::new();
             for job in jobs.iter().filter(|job| is_meant(job)) {
-                let nodes =
-                    nodes(job).map_err(|error| format!("the nodes of job {} cannot be read: {error}", job.id))?;
+                let nodes = nodes(job).map_err(|source| NotIndexed::BadNodes { job: job.id, source })?;
                 for name in nodes.names() {
                     by_node.entry(name).or_default().push(job);
                 }
@@ -91,7 +99,7 @@ impl<'a> Evidence<'a> {
     /// Returns the occupancy of a node without a worker, by its jobs alone: it can get none, whatever its state.
     pub fn need(&self, name: &str) -> Occupancy {
         let (on_nodes, by_name) = match (&self.on_nodes, &self.by_name) {
-            (Err(why), _) | (_, Err(why)) => return Occupancy::Unclear { why: why.clone() },
+            (Err(why), _) | (_, Err(why)) => return Occupancy::Unclear { why: why.to_string() },
             (Ok(on_nodes), Ok(by_name)) => (on_nodes, by_name),
         };
         if self.seen.process.is_none() {
