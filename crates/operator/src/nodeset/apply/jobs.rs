@@ -48,7 +48,7 @@ impl EndRequests {
     }
 }
 
-/// Stale jobs that each slurmctld process was told to end, by UID of the pod they were shown on. The same process gets no
+/// Stale jobs that each slurmctld process was ordered to end, by UID of the pod they were shown on. The same process gets no
 /// second order about the same job: that limits the damage if a clock is wrong.
 #[derive(Debug, Default)]
 pub(in crate::nodeset) struct ReportedStaleJobs(HashSet<(String, Process, JobHandle)>);

@@ -95,7 +95,7 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
         }
         return;
     }
-    // An administrator's reason is kept. A drain that keeps it cannot be told from theirs.
+    // An administrator's reason is kept. Such a drain cannot be distinguished from theirs.
     let reason = (!has_manual_reason).then(|| Reason::of(&reason));
     plan.effects.push(Effect::OrderNode {
         note_on: (respects_resume && reason.is_some()).then(|| worker.id()),
@@ -355,9 +355,9 @@ mod tests {
             ),
         ] {
             let plan = scaled_in(node(state, reason));
-            let (order, told) = only_drain(&plan);
-            assert_eq!(told.is_some(), given.is_some(), "{reason}");
-            assert!(told.unwrap_or_default().contains(given.unwrap_or_default()));
+            let (order, reason_sent) = only_drain(&plan);
+            assert_eq!(reason_sent.is_some(), given.is_some(), "{reason}");
+            assert!(reason_sent.unwrap_or_default().contains(given.unwrap_or_default()));
             let expect = &order.expect;
             assert_eq!((expect.reason.as_str(), expect.drain), (reason, state == DRAIN));
         }

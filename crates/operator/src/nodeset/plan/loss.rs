@@ -1,4 +1,4 @@
-//! Lost workers: those that are dead, those that may be alive although nobody sees them, and Slurm's records of both; then
+//! Lost workers: those that are dead, unreachable ones that may be alive, and Slurm's records of both; then
 //! the workers that are back, and ready workers that Slurm has lost.
 //!
 //! An unreachable Kubernetes node may still run its jobs, so the operator does nothing about it: Slurm's own timeout

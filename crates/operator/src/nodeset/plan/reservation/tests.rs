@@ -237,7 +237,7 @@ fn a_missing_reservation_is_created_again_only_if_slurm_lost_it_or_the_spec_chan
             "NotExists",
         ),
         (
-            "somebody deleted it",
+            "it was deleted manually",
             LATER,
             remembered("True", "Created", "2026-01-01T00:50:00Z", Some(LATER)),
             false,

@@ -62,7 +62,7 @@ fn only_proof_of_death_has_consequences() {
         ("it runs", worker(0), Some(k1()), ""),
         ("its node does not answer", worker(0), Some(not_ready(k1())), ""),
         (
-            "and somebody has deleted it",
+            "and its pod was deleted",
             terminating(worker(0)),
             Some(not_ready(k1())),
             "",
@@ -155,14 +155,14 @@ fn only_a_worker_that_leaves_without_a_plan_is_warned_about() {
             (false, leaves),
         ),
         (
-            "somebody deleted it while it was idle",
+            "its pod was deleted while it was idle",
             deleted(),
             Some(host("k1")),
             node(IDLE, "", at),
             (false, "slurm-operator: Pod is terminating"),
         ),
         (
-            "somebody deleted it, and jobs ended with it",
+            "its pod was deleted, and jobs ended with it",
             deleted(),
             Some(host("k1")),
             node(DRAINING, leaves, at),
