@@ -40,6 +40,13 @@ pub(crate) fn fence(sequence: u64) -> Fence {
     Fence { term: 1, sequence }
 }
 
+/// A loopback address that no other pod uses: nobody else takes its ports while its agent or daemon restarts.
+fn own_address() -> Ipv4Addr {
+    static PODS: AtomicU8 = AtomicU8::new(0);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high.clamp(1, 254), low, PODS.fetch_add(1, Ordering::Relaxed))
+}
+
 pub(crate) struct Pod {
     pub(crate) directory: TempDir,
     pub(crate) address: SocketAddr,
@@ -58,11 +65,12 @@ impl Pod {
         }
         fs::write(directory.path().join("keys/jwt.key"), KEY).unwrap();
         fs::write(directory.path().join("bundle"), bundle.to_bundle().unwrap()).unwrap();
-        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let ip = own_address();
+        let free = || TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap();
         let pod = Self {
             directory,
-            address: port(),
-            daemon: port(),
+            address: free(),
+            daemon: free(),
             supervisor: None,
             agent: None,
         };

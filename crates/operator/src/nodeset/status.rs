@@ -1,6 +1,9 @@
 //! The status of a NodeSet.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    time::Duration,
+};
 
 use api::{
     Condition, NodeSet, NodeSetStatus,
@@ -30,19 +33,23 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
     let nodeset = observed.nodeset.as_ref();
     let previous = nodeset.status.clone().unwrap_or_default();
     let workers: Vec<Worker<'_>> = observed.workers().collect();
-    let count = |holds: &dyn Fn(Worker<'_>) -> bool| {
-        i32::try_from(workers.iter().filter(|worker| holds(**worker)).count()).unwrap_or(i32::MAX)
-    };
+    let to_i32 = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let count = |holds: &dyn Fn(Worker<'_>) -> bool| to_i32(workers.iter().filter(|worker| holds(**worker)).count());
     // Without a snapshot, nothing is counted in Slurm.
     let known = observed.knowledge.known();
+    let nodes: Vec<Option<&slurm::Node>> = workers.iter().map(|worker| observed.slurm_node(*worker)).collect();
     let count_nodes = |holds: &dyn Fn(&NodeState) -> bool| {
-        let node = |worker: Worker<'_>| observed.slurm_node(worker).is_some_and(|node| holds(&node.state));
-        known.map(|_| count(&node))
+        known.map(|_| to_i32(nodes.iter().flatten().filter(|node| holds(&node.state)).count()))
     };
-    let is_available = |worker: Worker<'_>| worker.is_available(observed.min_ready(), observed.now);
-    let is_registered = |worker: Worker<'_>| known.is_none() || observed.slurm_node(worker).is_some();
-    let in_service = count(&|worker| worker.is_active() && is_available(worker) && is_registered(worker));
-    let available = count(&is_available);
+    let available: Vec<bool> = workers
+        .iter()
+        .map(|worker| worker.is_available(observed.min_ready(), observed.now))
+        .collect();
+    let serves = |((worker, node), available): &((&Worker<'_>, &Option<&slurm::Node>), &bool)| {
+        **available && worker.is_active() && (known.is_none() || node.is_some())
+    };
+    let in_service = to_i32(workers.iter().zip(&nodes).zip(&available).filter(serves).count());
+    let available = to_i32(available.into_iter().filter(|available| *available).count());
     let desired = i32::try_from(plan.desired).unwrap_or(i32::MAX);
     let wanted = conditions(observed, plan, in_service, desired, failure);
     let generation = nodeset.metadata.generation.unwrap_or(0);
@@ -101,10 +108,11 @@ fn pins(observed: &Observed, workers: &[Worker<'_>]) -> Option<BTreeMap<String, 
         .map(|(ordinal, node)| (ordinal.to_string(), node.name_any()))
         .collect();
     for worker in workers.iter().filter(|worker| worker.phase() == Phase::Running) {
-        if let (Some(ordinal), Some(node)) = (worker.ordinal(&name), observed.host(*worker))
-            && fit(nodeset, node).stay
+        if let Some(ordinal) = worker.ordinal(&name)
+            && let Entry::Vacant(pin) = pins.entry(ordinal.to_string())
+            && let Some(node) = observed.host(*worker).filter(|node| fit(nodeset, node).stay)
         {
-            pins.entry(ordinal.to_string()).or_insert_with(|| node.name_any());
+            pin.insert(node.name_any());
         }
     }
     Some(pins)

@@ -208,16 +208,17 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
 pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
     let observed = situation.observed;
     for worker in &situation.stay {
+        let Some(node) = observed.slurm_node(*worker).filter(|node| node.state.is_down()) else {
+            continue;
+        };
         let alive = observed.host(*worker).is_some_and(|host| ready_since(host).is_some());
-        let since = worker.ready_since().filter(|_| worker.is_ready() && alive);
-        let (Some(since), Some(node)) = (since, observed.slurm_node(*worker)) else {
+        let Some(since) = worker.ready_since().filter(|_| worker.is_ready() && alive) else {
             continue;
         };
         // Slurm set it down before the worker became ready, or so long ago that Kubernetes would have noticed an outage.
         let given_up = node.reason_changed_at.finite().and_then(timestamp);
         let is_past = given_up.is_none_or(|at| at <= since || observed.now.duration_since(at) > MISSED_WITHIN);
-        if node.state.is_down()
-            && (has_operator_reason(node, Some(*worker)) || is_slurm_reason(&node.reason))
+        if (has_operator_reason(node, Some(*worker)) || is_slurm_reason(&node.reason))
             && missed_address(*worker, node).is_none()
             && (stale_jobs::is_down_for_stale_jobs(node) || is_past)
             && cordon::reason(observed, *worker).is_none()
@@ -249,6 +250,12 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     }
     let long_ready = |worker: Worker<'_>| worker.is_available(MISSED_WITHIN, observed.now);
     let is_known = |worker: &Worker<'_>| observed.slurm_node(*worker).is_some();
+    // slurmd may have registered under the machine's own host name.
+    let is_missing = |worker: &&Worker<'_>| long_ready(**worker) && !is_known(worker) && !worker.is_named_by_machine();
+    let missing: Vec<&Worker<'_>> = situation.stay.iter().filter(is_missing).collect();
+    if missing.is_empty() {
+        return;
+    }
     // If none is registered, they may all have other names in Slurm, so one worker shows first whether replacing helps.
     let limit = if situation.stay.iter().any(is_known) {
         max_unavailable(observed, plan.desired)
@@ -257,11 +264,7 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     };
     let young = observed.workers().filter(|worker| !long_ready(*worker)).count();
     let mut free = limit.saturating_sub(young);
-    for worker in &situation.stay {
-        // slurmd may have registered under the machine's own host name.
-        if !long_ready(*worker) || is_known(worker) || worker.is_named_by_machine() {
-            continue;
-        }
+    for worker in missing {
         let node = worker.slurm_name().unwrap_or_default().to_owned();
         plan.needs_jobs = true;
         plan.waits.push(Wait::Other(format!(
