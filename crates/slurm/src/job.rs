@@ -148,6 +148,8 @@ pub struct Job {
     pub name: String,
     /// Several, separated by commas, while it is pending.
     pub partition: String,
+    /// Its submission, or its last requeue.
+    pub submit_time: Number,
     /// Its last start.
     pub start_time: Number,
     /// When its nodes last changed while it ran; 0 if never.

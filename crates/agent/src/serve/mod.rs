@@ -5,13 +5,14 @@
 //! revision, and [`admission`] rejects stale commands. Only [`volume`] accesses the state volume. [`checker`] runs dry runs.
 //! [`fences`], [`partitions`], [`plan`], [`reason`] and [`legacy_log`] know nothing of files and sockets. [`slurm_tools`] runs
 //! Slurm's own programs, [`slurmctld`] reads its configuration, [`nodes`] commands nodes, [`restore`] partitions.
-//! [`command_channels`] are the channels for partition commands, of which [`scontrol`] is one.
+//! [`forgotten_ends`] tells slurmctld ends of jobs that it forgot. [`command_channels`] are the channels for partition commands, of which [`scontrol`] is one.
 
 mod admission;
 mod candidate;
 mod checker;
 mod command_channels;
 mod fences;
+mod forgotten_ends;
 mod http;
 mod legacy_log;
 mod nodes;
@@ -31,6 +32,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use host::{Host, Listener};
+use slurm::rpc::Client;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
@@ -38,14 +40,14 @@ use tracing::info;
 use crate::cli;
 use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
-use crate::dry_run::DryRun;
+use crate::dry_run::{DryRun, configuration_of};
 use crate::store::Store;
 use admission::Admission;
 use checker::Checker;
 use command_channels::CommandChannels;
 use nodes::Nodes;
 use slurm_tools::SlurmTools;
-use slurmctld::Slurmctld;
+use slurmctld::{NoClient, Slurmctld};
 use volume::Volume;
 use writer::ConfigWriter;
 
@@ -68,6 +70,15 @@ struct Services {
     admission: Admission,
     checker: Checker,
     channels: CommandChannels,
+}
+
+impl Services {
+    /// A client of slurmctld, for commands.
+    fn client(&self) -> Result<Client, NoClient> {
+        let live = self.config.live_revision().ok_or(NoClient::NoRevision)?;
+        let configuration = configuration_of(&live.files);
+        self.channels.slurmctld.command_client(&configuration)
+    }
 }
 
 /// Runs until SIGTERM or SIGINT. The next agent resumes an unfinished change.
@@ -113,11 +124,13 @@ pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
     let address = listener.address().unwrap_or(listen);
     info!(%address, "serving");
     legacy_log::print(&host, &legacy_log::Event::Start(&places.config_dir));
+    let ends = forgotten_ends::poll(Arc::clone(&services));
     let load_term = async move { services.admission.load_term().await };
     host.spawn("load term", load_term).detach();
     tokio::select! {
         never = writer.run() => match never {},
         never = http::serve(listener, Arc::clone(&server)) => match never {},
+        never = ends => match never {},
         never = candidate::poll(&host, candidate, server) => match never {},
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -11,14 +11,13 @@ use slurm::agent::{NodeAction, NodeCommand, Reason, Refusal, UpdateChannel};
 use slurm::conf::{Configuration, RecordKind};
 
 use slurm::rpc::{
-    self, Client, Error, Failure, LivePartition, NodeUpdate, PartitionCommands as _, PartitionUpdate, ReturnCode,
+    self, Error, Failure, LivePartition, NodeUpdate, PartitionCommands as _, PartitionUpdate, ReturnCode,
 };
 use slurm::{AdminState, Hostlist, NodeDescription, NodeFeatures, SingleLine};
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::{debug, info};
 
 use super::Services;
-use super::slurmctld::NoClient;
 use crate::dry_run::configuration_of;
 
 #[derive(Debug)]
@@ -49,7 +48,10 @@ impl Nodes {
     }
 
     async fn by_rpc(&self, command: &NodeCommand) -> Result<(), Failed> {
-        let client = self.client().map_err(|error| Failed::Unspoken(error.to_string()))?;
+        let client = self
+            .services
+            .client()
+            .map_err(|error| Failed::Unspoken(error.to_string()))?;
         let node = command.node.as_str();
         if let Some(expected) = &command.expect {
             let now = client.admin_state(node).await.map_err(|error| failed(&error))?;
@@ -108,14 +110,6 @@ impl Nodes {
             }
         }
         Ok(())
-    }
-
-    fn client(&self) -> Result<Client, NoClient> {
-        let live = self.services.config.live_revision().ok_or(NoClient::NoRevision)?;
-        self.services
-            .channels
-            .slurmctld
-            .command_client(&configuration_of(&live.files))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slurm::agent::{JobAction, JobCommand, NodeCommand, NodeName, Refusal, ReservationCommand};
 use slurm::answer::{Payload, decode};
-use slurm::{AdminState, Node, ReservationRequest, SingleLine};
+use slurm::{AdminState, Job, Node, ReservationRequest, SingleLine};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -37,6 +37,18 @@ const NOT_RUNNING: [&str; 2] = ["Job is pending execution", "Job/step already co
 
 /// How much of an error message is quoted.
 const MAX_MESSAGE: usize = 2048;
+
+/// Reads slurmdbd's records of jobs, of each of their starts.
+const ACCOUNTING: &[&str] = &[
+    "env",
+    "SLURM_TIME_FORMAT=%s",
+    "sacct",
+    "--allocations",
+    "--duplicates",
+    "--noheader",
+    "--parsable2",
+    "--format=JobIDRaw,State,ExitCode,Submit,Start,End",
+];
 
 #[derive(Debug)]
 pub(crate) struct SlurmTools {
@@ -126,6 +138,28 @@ impl SlurmTools {
                 }
             }
         }
+    }
+
+    /// Returns slurmdbd's records of these jobs: number, state, exit status, and the times of submission, start and end in
+    /// seconds since 1970.
+    pub(super) async fn read_accounting(&self, jobs: &[Job]) -> Result<String, Refusal> {
+        let jobs: Vec<String> = jobs.iter().map(|job| job.id.to_string()).collect();
+        let jobs = format!("--jobs={}", jobs.join(","));
+        let records = self.run(&to_words(ACCOUNTING, [jobs])).await?;
+        Ok(String::from_utf8_lossy(&records).into_owned())
+    }
+
+    /// Holds a pending job that has run already, and says so in its record.
+    pub(super) async fn hold_job(&self, job: u32, end: &str) -> Result<(), Refusal> {
+        let comment = format!(
+            "slurm-operator: this job has run and ended ({end}), which a killed slurmctld forgot; cancel it, or release it to run again"
+        );
+        let settings = [
+            format!("JobId={job}"),
+            "Priority=0".to_owned(),
+            format!("AdminComment={comment}"),
+        ];
+        self.run(&to_words(&["scontrol", "update"], settings)).await.map(drop)
     }
 
     pub(super) async fn run(&self, words: &[String]) -> Result<Vec<u8>, Refusal> {

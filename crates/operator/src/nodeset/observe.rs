@@ -227,6 +227,9 @@ fn observe_foreign_pods(caches: &Caches, nodeset: &NodeSet) -> (Vec<Arc<Pod>>, B
 }
 
 fn observe_claims(caches: &Caches, nodeset: &NodeSet, pods: &[Arc<Pod>]) -> Vec<Arc<PersistentVolumeClaim>> {
+    if nodeset.spec.claim_templates().is_empty() {
+        return Vec::new();
+    }
     let namespace = nodeset.namespace().unwrap_or_default();
     let suffixes: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).claim_suffix()).collect();
     suffixes

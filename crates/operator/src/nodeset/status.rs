@@ -45,10 +45,10 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
         .iter()
         .map(|worker| worker.is_available(observed.min_ready(), observed.now))
         .collect();
-    let serves = |((worker, node), available): &((&Worker<'_>, &Option<&slurm::Node>), &bool)| {
-        **available && worker.is_active() && (known.is_none() || node.is_some())
-    };
-    let in_service = to_i32(workers.iter().zip(&nodes).zip(&available).filter(serves).count());
+    let in_service = workers.iter().zip(&nodes).zip(&available);
+    let in_service = in_service
+        .filter(|((worker, node), available)| **available && worker.is_active() && (known.is_none() || node.is_some()));
+    let in_service = to_i32(in_service.count());
     let available = to_i32(available.into_iter().filter(|available| *available).count());
     let desired = i32::try_from(plan.desired).unwrap_or(i32::MAX);
     let wanted = conditions(observed, plan, in_service, desired, failure);

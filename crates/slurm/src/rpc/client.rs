@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::config::{self, ServedFile};
 use super::error::Error;
 use super::frame::{Frame, MAX_FRAME, MessageType};
+use super::job;
 use super::live_conf;
 use super::node::{self, NodeUpdate};
 use super::node_info;
@@ -149,6 +150,22 @@ impl Client {
         let node = NodeUpdate::new(names);
         self.command(MessageType::DELETE_NODE, |version| node.pack(version))
             .await
+    }
+
+    /// Ends a job with this status, as of wait(2): as a node does for a script, and srun or salloc for an allocation.
+    pub async fn complete_job(&self, job: u32, is_script: bool, status: u32) -> Result<(), Error> {
+        let (kind, body) = if is_script {
+            (
+                MessageType::COMPLETE_BATCH_SCRIPT,
+                job::pack_end_of_script(job, status)?,
+            )
+        } else {
+            (
+                MessageType::COMPLETE_JOB_ALLOCATION,
+                job::pack_end_of_allocation(job, status)?,
+            )
+        };
+        succeeded(&self.exchange(&Frame::new(job::VERSION, kind, body)).await?)
     }
 
     /// Checks that slurmdbd listens at the address. One that rejects the token has [refused](Error::Refused).

@@ -35,6 +35,8 @@ impl MessageType {
     pub const UPDATE_PARTITION: Self = Self(3005);
     pub const DELETE_NODE: Self = Self(3014);
     pub const CREATE_NODE: Self = Self(3015);
+    pub const COMPLETE_JOB_ALLOCATION: Self = Self(5017);
+    pub const COMPLETE_BATCH_SCRIPT: Self = Self(5018);
     pub const PERSIST_INIT: Self = Self(6500);
     pub const RESPONSE_RETURN_CODE: Self = Self(8001);
     /// A return code with a message.

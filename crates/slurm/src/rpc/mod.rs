@@ -12,6 +12,7 @@ mod client;
 mod config;
 mod error;
 mod frame;
+mod job;
 mod live_conf;
 mod node;
 mod node_info;

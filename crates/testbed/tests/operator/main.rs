@@ -18,6 +18,7 @@ mod draining;
 mod evictions;
 mod examples;
 mod foreign;
+mod forgotten_ends;
 mod golden;
 mod grace_periods;
 mod guides;
