@@ -8,7 +8,7 @@ use testbed::harness::{Namespace, cluster, eventually, expect, rounds};
 use crate::accounting::{MARIADB, VALUES, set_password};
 use crate::common::clusters::{install_chart, operator_namespace};
 use crate::common::kills::kill_container;
-use crate::common::slurm::{SOON, hold_state, release_state, slurm, wait_idle, wait_job};
+use crate::common::slurm::{SOON, hold_state, release_state, slurm, wait_idle, wait_job, wait_saved};
 
 /// The end of each job, one per worker: how it comes, and its record.
 const ENDS: [(&str, &str); 3] = [
@@ -62,6 +62,8 @@ fn install(namespace: &Namespace) {
     install_chart(namespace, &VALUES.replace("replicas: 1", "replicas: 3")).unwrap();
     wait_idle(namespace, ENDS.len()).unwrap();
     namespace.wait("condition=Ready", "accounting/slurm").unwrap();
+    // slurmctld must not forget the workers.
+    wait_saved(namespace).unwrap();
 }
 
 #[test]
@@ -80,7 +82,10 @@ fn jobs_whose_ends_slurmctld_forgot_end_as_they_did_and_run_once() {
     }
     eventually("slurmdbd has all ends", SOON, || {
         let records = records(&namespace, &jobs);
-        expect(have_ended(&records), records)
+        expect(have_ended(&records), records)?;
+        // The node of a completing job still reports its end.
+        let left = slurm(&namespace, "squeue --noheader")?;
+        expect(left.trim().is_empty(), left)
     })
     .unwrap();
 
