@@ -2,8 +2,8 @@
 //!
 //! slurmctld saves its state at most every five seconds. Killed within that time after the end of a job, it returns with the job
 //! running, while slurmdbd has the end. Slurm itself notices up to half an hour later and then starts the job again. So after each
-//! start of slurmctld its jobs are compared with slurmdbd's records, and it is told the ends again, as the nodes told it the first
-//! time. A job whose start it forgot as well is pending. Slurm has no message that ends a pending job with its status, so such a
+//! start of slurmctld the agent compares its jobs with slurmdbd's records, and reports missing ends with the message that the node
+//! sent the first time. A job whose start it forgot as well is pending. Slurm has no message that ends a pending job with its status, so such a
 //! job is held, and a person decides.
 
 use std::collections::BTreeSet;

@@ -5,7 +5,8 @@
 //! revision, and [`admission`] rejects stale commands. Only [`volume`] accesses the state volume. [`checker`] runs dry runs.
 //! [`fences`], [`partitions`], [`plan`], [`reason`] and [`legacy_log`] know nothing of files and sockets. [`slurm_tools`] runs
 //! Slurm's own programs, [`slurmctld`] reads its configuration, [`nodes`] commands nodes, [`restore`] partitions.
-//! [`forgotten_ends`] tells slurmctld ends of jobs that it forgot. [`command_channels`] are the channels for partition commands, of which [`scontrol`] is one.
+//! [`forgotten_ends`] reports ends of jobs again that slurmctld has lost. [`command_channels`] are the channels for partition
+//! commands, of which [`scontrol`] is one.
 
 mod admission;
 mod candidate;

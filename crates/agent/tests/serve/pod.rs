@@ -40,7 +40,7 @@ pub(crate) fn fence(sequence: u64) -> Fence {
     Fence { term: 1, sequence }
 }
 
-/// A loopback address that no other pod uses: nobody else takes its ports while its agent or daemon restarts.
+/// Returns a loopback address of this pod's own, so that no other test binds its ports while its agent or daemon restarts.
 fn own_address() -> Ipv4Addr {
     static PODS: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();
