@@ -19,6 +19,8 @@ pub(crate) type PartitionReports = BTreeMap<String, PartitionReport>;
 pub(crate) struct PartitionReport {
     /// The line in the last accepted configuration.
     pub(crate) line: Option<PartitionLine>,
+    /// The lines of the accepted configuration are not known.
+    pub(crate) may_have_line: bool,
     /// slurmctld has started with the line, or received it.
     pub(crate) runs: bool,
     /// Since when slurmctld runs with the line. An earlier response of Slurm may describe the line before it.

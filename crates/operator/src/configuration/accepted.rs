@@ -3,11 +3,7 @@
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
-use slurm::{
-    Revision,
-    conf::Document,
-    revision::{ControllerUid, Digest},
-};
+use slurm::{Revision, conf::Document, revision::Digest};
 
 use super::{
     Inputs,
@@ -88,9 +84,11 @@ pub(crate) struct Former {
 static NOTHING: LazyLock<Content> = LazyLock::new(Content::default);
 
 impl Former {
-    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot, uid: &ControllerUid) -> Self {
+    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot) -> Self {
         let bundle = inputs.bundle.as_deref();
-        let written = bundle.and_then(read_bundle).filter(|bundle| bundle.controller == *uid);
+        let uid = inputs.controller.metadata.uid.as_deref();
+        let is_own = |bundle: &Revision| Some(bundle.controller.as_str()) == uid;
+        let written = bundle.and_then(read_bundle).filter(is_own);
         let sequence = written.as_ref().map_or(0, |revision| revision.sequence);
         let served = snapshot.served.as_ref().filter(|(live, _)| live.sequence > sequence);
         let (revision, record) = match served {
@@ -127,9 +125,9 @@ impl Former {
         self.accepted.as_ref().map_or(&NOTHING, |accepted| &accepted.content)
     }
 
-    /// Whether the content of every line that slurmctld runs with is known.
-    pub(super) fn is_recorded(&self) -> bool {
-        self.is_new || self.accepted.is_some()
+    /// The same, if the content of every line that slurmctld runs with is known.
+    pub(super) fn known_content(&self) -> Option<&Content> {
+        (self.is_new || self.accepted.is_some()).then(|| self.content())
     }
 
     /// Its sequence and digest.
@@ -145,7 +143,7 @@ mod tests {
 
     use slurm::{
         conf::NodeSetLines,
-        revision::{File, FileName},
+        revision::{ControllerUid, File, FileName},
     };
 
     use super::*;

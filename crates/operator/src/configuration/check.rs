@@ -198,7 +198,7 @@ impl<'a> Checker<'a> {
 
     /// Objects without a record of their own in slurm.conf, except those that had none before.
     fn records(&self, draft: &Draft) -> Vec<RecordProblem> {
-        let is_recorded = self.facts.former.is_recorded();
+        let is_recorded = self.facts.former.known_content().is_some();
         let mut findings = check_records(&draft.conf, &draft.places, &draft.content);
         findings.retain(|finding| is_recorded || !matches!(finding, RecordProblem::Twice(_)));
         findings.retain(|finding| !self.existing().records.contains(finding));

@@ -24,7 +24,7 @@ use super::{
     Facts, Inputs,
     content::{Content, Script, UserFile, entry_label},
     delivery::Method,
-    partitions::{find_adopted, gather_partitions, taken_by},
+    partitions::{find_adopted, find_leaving, gather_partitions, taken_by},
     render::{build_files, slurm_conf},
     revise::Held,
     source::Source,
@@ -93,11 +93,7 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
     let (manual_states, is_unsure) = gather_manual_states(facts, &content, fresh.is_some());
 
     // Jobs decide when a Partition is removed, and nodes decide when one is accepted.
-    let mut leaving = inputs
-        .partitions
-        .iter()
-        .filter(|partition| partition.metadata.deletion_timestamp.is_some());
-    let depends_on_slurm = leaving.any(|partition| before.partitions.contains_key(&partition.name_any()))
+    let depends_on_slurm = !find_leaving(inputs, before, &taken).is_empty()
         || refused.iter().any(|held| held.reason == reason::WAITS_FOR_NODES)
         || !content.retained.is_empty()
         || !before.retained.is_empty();

@@ -131,8 +131,9 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// For a configuration that cannot be built, or that the operator does not manage.
     pub(crate) fn without_files(inputs: &Inputs, snapshot: &Snapshot, state: ConfigState) -> Self {
+        let former = Former::of(inputs, snapshot);
         Self {
-            partitions: report_partitions(inputs, snapshot, None, &[], &state),
+            partitions: report_partitions(inputs, snapshot, former.known_content(), &[], &state),
             status: build_report(inputs, snapshot, &state, &[]),
             state,
             ..Self::default()
@@ -156,7 +157,7 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
         return Outcome::default();
     };
     let parent = Parent::new(&inputs.controller);
-    let former = Former::of(inputs, snapshot, &uid);
+    let former = Former::of(inputs, snapshot);
     let facts = Facts {
         inputs,
         snapshot,
@@ -275,7 +276,13 @@ fn complete(facts: &Facts, outcome: Outcome, accepted: Option<&Revision>, record
         .filter(|(_, bundle)| bundle.binary_data.as_ref() != before);
     Outcome {
         history: build_history(inputs, snapshot, parent, replacement.map(|(revision, _)| *revision)),
-        partitions: report_partitions(inputs, snapshot, content, &outcome.held, &outcome.state),
+        partitions: report_partitions(
+            inputs,
+            snapshot,
+            content.or(facts.former.known_content()),
+            &outcome.held,
+            &outcome.state,
+        ),
         status: build_report(inputs, snapshot, &outcome.state, &outcome.held),
         findings: outcome.findings.into_iter().chain(too_large).collect(),
         config_maps: bundle

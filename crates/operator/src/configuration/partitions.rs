@@ -2,7 +2,10 @@
 //!
 //! A Partition that is rejected keeps its last good line, and nothing else waits for it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use api::{NodeSet, Partition, Validate, partition::PartitionWay};
 use kube::ResourceExt as _;
@@ -48,13 +51,11 @@ pub(crate) fn gather_partitions(
             .get(own)
             .filter(|line| is_self_contained(&line.whole()))
     };
-    let (leaving, staying): (Vec<&Partition>, Vec<&Partition>) = in_order(&inputs.partitions, before)
-        .into_iter()
-        .partition(|partition| partition.metadata.deletion_timestamp.is_some());
+    let leaving = find_leaving(inputs, before, &taken);
     // A deleted Partition keeps its name until the end, but it is no longer the default.
-    for partition in &leaving {
-        if let Some(line) = accepted(&partition.name_any()) {
-            taken.add(&partition.name_any(), &line.without_default());
+    for own in &leaving {
+        if let Some(line) = accepted(own) {
+            taken.add(own, &line.without_default());
         }
     }
     // A NodeSet that is left out of slurm.conf has no name there.
@@ -64,7 +65,7 @@ pub(crate) fn gather_partitions(
         .filter(|node_set| content.node_sets.contains_key(&node_set.name_any()))
         .cloned()
         .collect();
-    for partition in staying {
+    for partition in in_order(&inputs.partitions, before) {
         let own = partition.name_any();
         let line = build_line(snapshot, &known, &taken, partition)
             .and_then(|line| wait_for_marks(inputs, snapshot, line, before.partitions.get(&own)));
@@ -80,24 +81,44 @@ pub(crate) fn gather_partitions(
             lines.insert(own, line);
         }
     }
-    for partition in leaving {
-        let own = partition.name_any();
-        let Some(line) = accepted(&own) else {
+    for own in leaving {
+        let Some(line) = accepted(own) else {
             continue;
         };
         if line.is_default() && !taken.has_default() {
-            refused.push(Held::partition(&own, reason::LAST_DEFAULT, LAST_DEFAULT.to_owned()));
-            lines.insert(own, line.clone());
+            refused.push(Held::partition(own, reason::LAST_DEFAULT, LAST_DEFAULT.to_owned()));
+            lines.insert(own.clone(), line.clone());
         } else if let Some(line) = close(before, line, is_fresh) {
-            lines.insert(own, line);
+            lines.insert(own.clone(), line);
         }
     }
     (lines, refused)
 }
 
-/// Orders Partitions: those that slurmctld has already, then by age. A later one loses a conflict.
+fn is_deleted(partition: &Partition) -> bool {
+    partition.metadata.deletion_timestamp.is_some()
+}
+
+/// The own names of the accepted lines whose Partition is deleted, or whose Partition and name in Slurm have no object
+/// any more. `taken` are the names of NodeSets and extraConf.
+pub(super) fn find_leaving<'a>(inputs: &Inputs, before: &'a Content, taken: &Taken) -> Vec<&'a String> {
+    let (mut objects, mut names) = (BTreeMap::new(), BTreeSet::new());
+    for partition in &inputs.partitions {
+        objects.insert(partition.name_any(), is_deleted(partition));
+        names.insert(partition.slurm_name());
+    }
+    let is_leaving = |(own, line): &(&String, &PartitionLine)| {
+        let is_orphaned = || !names.contains(&line.name) && !taken.has(&line.name);
+        objects.get(*own).copied().unwrap_or_else(is_orphaned)
+    };
+    let lines = before.partitions.iter().filter(is_leaving);
+    lines.map(|(own, _)| own).collect()
+}
+
+/// Orders the Partitions that stay: those that slurmctld has already, then by age. A later one loses a conflict.
 fn in_order<'a>(partitions: &'a [Arc<Partition>], before: &Content) -> Vec<&'a Partition> {
-    let mut ordered: Vec<&Partition> = partitions.iter().map(AsRef::as_ref).collect();
+    let staying = partitions.iter().map(AsRef::as_ref);
+    let mut ordered: Vec<&Partition> = staying.filter(|partition| !is_deleted(partition)).collect();
     ordered.sort_by_key(|partition| (!before.partitions.contains_key(&partition.name_any()), age(*partition)));
     ordered
 }
@@ -232,6 +253,7 @@ pub(crate) fn report_partitions(
                 .and_then(|line| accepted?.manual_states.get(&line.name))
                 .cloned(),
             line,
+            may_have_line: accepted.is_none(),
             not_persistent: None,
         };
         (own, report)

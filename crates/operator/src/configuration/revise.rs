@@ -107,10 +107,9 @@ pub(crate) struct HoldReason {
 /// Decides the content of the next revision, or returns why there is none.
 pub(crate) fn revise(facts: &Facts<'_>, wanted: &Content) -> Result<Revised, Finding> {
     // slurmctld runs, and its inputs are not known: all inputs go live, or none.
-    let is_recorded = facts.former.is_recorded();
-    let before = if is_recorded { facts.former.content() } else { wanted };
-    let checker = Checker::new(facts, before, wanted);
-    let (newest, held) = if is_recorded {
+    let before = facts.former.known_content();
+    let checker = Checker::new(facts, before.unwrap_or(wanted), wanted);
+    let (newest, held) = if before.is_some() {
         choose_inputs(facts, &checker)
     } else {
         let all = checker.draft(wanted.clone());

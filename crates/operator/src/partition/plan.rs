@@ -14,7 +14,7 @@ use super::{
     drift::{Baseline, is_reverted, plan_restore},
     external::{self, ExternalEffect, channel::Reach},
     observe::Observed,
-    rules::closing::is_closed,
+    rules::{closing::is_closed, line::PartitionLine},
 };
 use crate::{
     cluster::{Knowledge, partition_reports::PartitionReport},
@@ -124,7 +124,8 @@ pub(super) fn is_closing(observed: &Observed) -> bool {
     let controller = observed.controller.as_ref();
     let is_cluster_deleted = observed.is_namespace_deleted
         || controller.is_none_or(|controller| controller.metadata.deletion_timestamp.is_some());
-    let is_gone = observed.report.as_ref().is_some_and(|report| report.line.is_none());
+    let is_absent = |report: &PartitionReport| report.line.is_none() && !report.may_have_line;
+    let is_gone = observed.report.as_ref().is_some_and(is_absent);
     partition.metadata.deletion_timestamp.is_some() && has_finalizer(partition) && !is_cluster_deleted && !is_gone
 }
 
@@ -154,12 +155,16 @@ impl Assessment {
 pub(super) fn assess(observed: &Observed) -> Assessment {
     let partition = observed.partition.as_ref();
     let controller = &partition.spec.controller_ref.name;
-    let trouble = observed.report.as_ref().and_then(|report| report.trouble.clone());
+    let report = observed.report.as_ref();
+    let trouble = report.and_then(|report| report.trouble.clone());
+    let waits = report.and_then(|report| report.waits.as_ref());
+    let waits = waits.map(|why| format!("Controller {controller:?} waits: {why}"));
     if partition.metadata.deletion_timestamp.is_some() {
-        return match trouble {
+        return match (trouble, waits.filter(|_| closed_line(observed).is_none())) {
             _ if !is_closing(observed) => Assessment::default(),
-            Some(trouble) => Assessment::waiting(trouble.reason, trouble.message),
-            None => Assessment::waiting(
+            (Some(trouble), _) => Assessment::waiting(trouble.reason, trouble.message),
+            (None, Some(waits)) => Assessment::waiting(reason::WAITING, waits),
+            (None, None) => Assessment::waiting(
                 reason::CLOSING,
                 "it accepts no new jobs, and is deleted when its jobs have ended",
             ),
@@ -182,8 +187,8 @@ pub(super) fn assess(observed: &Observed) -> Assessment {
         let message = format!("Controller {controller:?} has not processed it yet");
         return Assessment::waiting(reason::APPLYING, message);
     };
-    if let Some(why) = &report.waits {
-        return Assessment::waiting(reason::WAITING, format!("Controller {controller:?} waits: {why}"));
+    if let Some(waits) = waits {
+        return Assessment::waiting(reason::WAITING, waits);
     }
     let line = report.line.as_ref().filter(|_| report.runs);
     let Some(line) = line.filter(|line| Some(line.generation) == partition.metadata.generation) else {
@@ -235,11 +240,16 @@ fn was_ready(partition: &Partition) -> bool {
     conditions.any(|condition| condition.type_ == READY && condition.status == ConditionStatus::True)
 }
 
+/// Its line, if that accepts no new jobs.
+fn closed_line(observed: &Observed) -> Option<&PartitionLine> {
+    let line = observed.report.as_ref()?.line.as_ref();
+    line.filter(|line| is_closed(&line.state))
+}
+
 /// Its unfinished jobs, once it accepts no new ones. A job that may run in another partition does not count.
 fn own_jobs(observed: &Observed) -> Vec<JobHandle> {
-    let line = observed.report.as_ref().and_then(|report| report.line.as_ref());
     let jobs = observed.knowledge.known().and_then(|seen| seen.jobs.as_ref());
-    let (Some(line), Some(jobs)) = (line.filter(|line| is_closed(&line.state)), jobs) else {
+    let (Some(line), Some(jobs)) = (closed_line(observed), jobs) else {
         return Vec::new();
     };
     let is_own = |job: &&Job| !job.partition.is_empty() && job.partitions().all(|partition| partition == line.name);

@@ -241,6 +241,16 @@ fn the_finalizer_is_added_to_a_new_object_and_removed_with_the_line() {
     let waits = of(Some(live(1)));
     assert_eq!((plan_object(&waits), is_closing(&waits)), (vec![], true));
     assert!(assess(&waits).retained(&waits.partition).is_some());
+    // The Controller is blocked, and does not know which lines slurmctld has.
+    let blocked = of(Some(PartitionReport {
+        may_have_line: true,
+        waits: Some("the configuration cannot be built".to_owned()),
+        ..PartitionReport::default()
+    }));
+    assert_eq!((plan_object(&blocked), is_closing(&blocked)), (vec![], true));
+    let waits = assess(&blocked).waits.unwrap();
+    assert_eq!(waits.reason, "Waiting");
+    assert!(waits.message.contains("cannot be built"), "{}", waits.message);
     // No slurmctld can have it.
     let mut orphan = deleted(view(&spec, Some(live(1))));
     orphan.controller = None;

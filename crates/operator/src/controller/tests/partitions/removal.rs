@@ -82,6 +82,57 @@ fn the_only_default_partition_is_kept_until_another_one_replaces_it() {
     assert_eq!(line(&conf, "b"), Some("PartitionName=b Nodes=cpu State=UP Default=YES"));
 }
 
+#[test]
+fn a_line_without_an_object_is_closed_like_a_deleted_one() {
+    let object = |own: &str, state: &str| {
+        let spec = json!({ "nodeSets": ["cpu"], "state": state, "partitionName": "both" });
+        partition(own, "2026-01-02T00:00:00Z", spec)
+    };
+    let job = json!([{ "job_id": 7, "job_state": ["RUNNING"], "partition": "both", "nodes": "" }]);
+    for (state, slurm, jobs, expected) in [
+        ("Up", "UP", json!([]), Some("DRAIN")),
+        ("Up", "UP", job.clone(), Some("DRAIN")),
+        ("Drain", "DRAIN", job, Some("DRAIN")),
+        ("Drain", "DRAIN", json!([]), None),
+    ] {
+        let before = with(cluster(""), [object("a", state)]);
+        let plan = later(before, cluster(""), &[("both", slurm)], jobs.clone(), READ);
+        assert!(plan.configuration.depends_on_slurm, "the next poll decides");
+        let conf = pushed_conf(&plan);
+        let expected = expected.map(|state| format!("PartitionName=both Nodes=cpu State={state}"));
+        assert_eq!(line(&conf, "both"), expected.as_deref(), "{state} {jobs}");
+    }
+    // Another object has the name now.
+    let (before, now) = (
+        with(cluster(""), [object("a", "Up")]),
+        with(cluster(""), [object("b", "Up")]),
+    );
+    let plan = later(before, now, &[("both", "UP")], json!([]), READ);
+    let conf = pushed_conf(&plan);
+    assert_eq!(line(&conf, "both"), Some("PartitionName=both Nodes=cpu State=UP"));
+}
+
+#[test]
+fn a_blocked_controller_reports_the_lines_that_slurmctld_has() {
+    let open = || partition("both", "2026-01-02T00:00:00Z", json!({ "nodeSets": ["cpu"] }));
+    let both = || with(cluster(""), [open()]);
+    let deleted = with(cluster(""), [deleted(open())]);
+    let mut blocked = after(both(), deleted.clone(), &[], json!([]), READ);
+    blocked.rival = Some(crate::runtime::Key::new("hpc", "older"));
+    let report = |observed: &Observed| super::plan(observed).configuration.partitions["both"].clone();
+    let reported = report(&blocked);
+    assert_eq!(reported.line.map(|line| line.state).as_deref(), Some("UP"));
+    assert!(!reported.may_have_line);
+    // Without the record of its lines, slurmctld may have any.
+    blocked.inputs.bundle = None;
+    let reported = report(&blocked);
+    assert_eq!((reported.line, reported.may_have_line), (None, true));
+    // No slurmctld ever ran.
+    let mut new = observed(deleted, Report::default());
+    new.rival = blocked.rival;
+    assert!(!report(&new).may_have_line);
+}
+
 fn in_use(name: &str, made_by_hand: bool) -> PartitionInUse {
     PartitionInUse {
         name: name.to_owned(),
