@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use slurm::revision::ControllerUid;
+use slurm::revision::{ControllerUid, Digest};
 
 /// Where Slurm looks for its files.
 const CONFIG_DIR: &str = "/etc/slurm";
@@ -92,6 +92,10 @@ pub struct Places {
 pub struct Prepare {
     #[command(flatten)]
     pub places: Places,
+
+    /// The digest of the `slurm.key` that the cluster runs with
+    #[arg(long, env = "SLURM_AGENT_KEY_DIGEST", value_name = "SHA256")]
+    pub key_digest: Option<Digest>,
 
     /// The mounted bundle with the last accepted revision
     #[arg(long, env = "SLURM_AGENT_BUNDLE", value_name = "FILE")]

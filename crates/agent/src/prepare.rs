@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 
 use host::{FileError, Host};
 use slurm::Revision;
-use slurm::revision::{ControllerUid, DecodeError};
+use slurm::revision::{ControllerUid, DecodeError, Digest};
 use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::cli;
 use crate::config_dir::ConfigDir;
 use crate::store::{self, Store};
+
+const KEY_FILE: &str = "slurm.key";
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -29,6 +31,8 @@ pub enum Error {
         found: ControllerUid,
         wanted: ControllerUid,
     },
+    #[error("the Secret has another {KEY_FILE} than the cluster runs with; retrying until its former key is back")]
+    OtherKey,
     #[error("there is no revision to start from: neither on the state volume nor in {path}", path = .path.display())]
     Nothing { path: PathBuf },
 }
@@ -41,6 +45,11 @@ pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
         controller_uid,
         pod_name,
     } = &options.places;
+    if let Some(digest) = options.key_digest
+        && digest != Digest::of(&host.files().read(&keys_dir.join(KEY_FILE))?)
+    {
+        return Err(Error::OtherKey);
+    }
     // A volume that lives with the pod is mounted one level up, and everybody may write there.
     host.files().create_directories(state_dir, 0o700)?;
     let store = Store::new(host, state_dir, controller_uid).of_pod(pod_name.as_deref());
@@ -131,6 +140,7 @@ mod tests {
                 controller_uid: uid("a"),
                 pod_name: None,
             },
+            key_digest: None,
             bundle: path("bundle"),
         };
         (directory, options)
@@ -224,6 +234,18 @@ mod tests {
         let (_directory, options) = pod();
         let error = run(&Host::real(), &options).unwrap_err();
         assert!(matches!(error, Error::Nothing { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_pod_waits_while_its_key_is_not_that_of_the_cluster() {
+        let (_directory, mut options) = pod();
+        fs::write(&options.bundle, revision(1, "one").to_bundle().unwrap()).unwrap();
+        fs::write(options.places.keys_dir.join(KEY_FILE), "new").unwrap();
+        options.key_digest = Some(Digest::of(b"former"));
+        let error = run(&Host::real(), &options).unwrap_err();
+        assert!(matches!(error, Error::OtherKey), "{error}");
+        fs::write(options.places.keys_dir.join(KEY_FILE), "former").unwrap();
+        assert_eq!(started_with(&options), "one");
     }
 
     #[test]

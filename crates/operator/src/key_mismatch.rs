@@ -9,6 +9,7 @@ use std::{net::IpAddr, sync::Arc};
 use api::{
     Controller,
     keys::{annotations, apps, labels},
+    wellknown::SLURM_KEY_FILE,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -79,6 +80,30 @@ pub(crate) fn find_key_mismatch(
     })
 }
 
+/// Returns why no pod is made with the key that is this file in /etc/slurm: its Secret has another one than the cluster
+/// runs with, which the template of slurmctld's StatefulSet records. Slurm has one key for all daemons: a pod with the new
+/// one would be cut off, and a slurmctld with it would lose all jobs.
+pub(crate) fn find_other_key(controller: &Controller, caches: &Caches, file: &str) -> Option<String> {
+    let (key, annotation, workers) = if file == SLURM_KEY_FILE {
+        let workers = " and then the pods of the workers, which ends their jobs";
+        (controller.slurm_key()?, annotations::SLURM_KEY_HASH, workers)
+    } else {
+        (controller.jwt_key()?, annotations::JWT_KEY_HASH, "")
+    };
+    let namespace = controller.namespace().unwrap_or_default();
+    let (secret, set) = (&key.name, controller.child_names().stateful_set());
+    let wanted = Digest::of(entry(caches.secrets.get(&namespace, secret).as_deref(), &key.key)?);
+    let slurmctld = caches.stateful_sets.child_of(controller, &set)?;
+    let template = slurmctld.spec.as_ref()?.template.metadata.as_ref()?;
+    let running = template.annotations.as_ref()?.get(annotation)?;
+    (*running != wanted.to_string()).then(|| {
+        format!(
+            "Secret {secret:?} has another {file} than the cluster runs with; running daemons keep theirs, and no pod is made or changed \
+             until it has the former one again: write that back; to run with the new one, delete StatefulSet {set:?}{workers}"
+        )
+    })
+}
+
 /// Whether this output of slurmctld's programs means that slurmdbd has another key.
 pub(crate) fn is_refusal(words: &str) -> bool {
     words.contains("authentication error")
@@ -109,8 +134,8 @@ impl KeyMismatch {
         let pods = shortened(&self.pods);
         match self.file_of_slurmctld {
             Some(file) => format!(
-                "slurmctld in {pods} has another {file} than Secret {secret:?}, which the cluster's other daemons are given; \
-                 delete the pod, and it starts with the Secret's; if it comes back with the old one, {CACHED_SECRET_REMEDY}"
+                "slurmctld in {pods} has another {file} than Secret {secret:?}, which the cluster's other daemons are given; if the \
+                 Secret was changed, put its former key back; otherwise delete the pod, and it starts with the Secret's; if it comes back with the old one, {CACHED_SECRET_REMEDY}"
             ),
             None => format!(
                 "{pods} and slurmctld have different keys and refuse each other; delete the pods named here, and they start with the \

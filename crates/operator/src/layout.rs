@@ -70,6 +70,7 @@ pub(crate) mod variable {
     pub(crate) const KEYS_DIR: &str = "SLURM_AGENT_KEYS_DIR";
     pub(crate) const STATE_DIR: &str = "SLURM_AGENT_STATE_DIR";
     pub(crate) const CONTROLLER_UID: &str = "SLURM_AGENT_CONTROLLER_UID";
+    pub(crate) const KEY_DIGEST: &str = "SLURM_AGENT_KEY_DIGEST";
     pub(crate) const BUNDLE: &str = "SLURM_AGENT_BUNDLE";
     pub(crate) const CANDIDATE: &str = "SLURM_AGENT_CANDIDATE";
     pub(crate) const CONTROL: &str = "SLURM_AGENT_CONTROL";

@@ -49,7 +49,7 @@ reasons! {
     /// A step failed and is retried.
     RETRYING = runtime::RETRYING, on "Degraded, ConfigurationApplied, event"
         => "Wait. If it lasts, remove the cause that the message names, such as a missing permission.";
-    /// Daemons of the cluster have different keys and reject each other.
+    /// Daemons of the cluster have different keys and reject each other, or the Secret has another key than the cluster runs with.
     KEY_MISMATCH = "KeyMismatch", on "Ready, Degraded"
         => "Delete the pods that the message names, or restore the key: [troubleshooting.md](troubleshooting.md#keys).";
     /// The installed definitions are older than this operator, whose newer fields are off.

@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use api::{Accounting, Controller, keys::apps, references::SecretKeyRef};
+use api::{
+    Accounting, Controller,
+    keys::apps,
+    references::SecretKeyRef,
+    wellknown::{JWT_KEY_FILE, SLURM_KEY_FILE},
+};
 use host::Host;
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
@@ -14,7 +19,7 @@ use slurm::{rpc::Error, transport};
 use crate::{
     cluster::{external::client_of, pods::is_ready},
     defaults::Images,
-    key_mismatch::{KeyMismatch, find_key_mismatch, is_refusal},
+    key_mismatch::{KeyMismatch, find_key_mismatch, find_other_key, is_refusal},
     runtime::{Caches, Context, Key},
     secret::entry,
 };
@@ -39,6 +44,8 @@ pub(crate) struct Observed {
     pub(super) database_trouble: Option<String>,
     /// The message that slurmctld and slurmdbd have different keys.
     pub(super) key_mismatch: Option<String>,
+    /// Why slurmdbd is not started with a key of the cluster's Secrets.
+    pub(super) other_key: Option<String>,
     /// Whether slurmdbd can be asked about its database.
     pub(super) is_polled: bool,
     pub(super) images: Images,
@@ -96,9 +103,14 @@ pub(super) fn read(accounting: Arc<Accounting>, caches: &Caches, images: Images)
     let storage = accounting.spec.storage_config.as_ref();
     let jwks = accounting.spec.jwks_key_ref.as_ref();
     let names = accounting.child_names();
+    let other_key = controller.as_deref().and_then(|controller| {
+        let mut files = [SLURM_KEY_FILE, JWT_KEY_FILE].into_iter();
+        files.find_map(|file| find_other_key(controller, caches, file))
+    });
     Observed {
         slurm_key: find(slurm_key(&accounting, controller.as_deref())),
         jwt_key: find(jwt_key(&accounting, controller.as_deref())),
+        other_key,
         password: find(storage.map(|storage| storage.password_key_ref.clone())),
         jwks: jwks.and_then(|jwks| caches.config_maps.get(&namespace, &jwks.name)),
         stateful_set: caches

@@ -76,6 +76,8 @@ fn plan_slurmdbd(observed: &Observed, findings: &mut Vec<Finding>) -> Option<(Se
     let slurm_key = find(&observed.slurm_key, "spec.slurmKeyRef", findings);
     let jwt_key = find(&observed.jwt_key, "spec.jwtKeyRef", findings);
     let password = find(&observed.password, "spec.storageConfig.passwordKeyRef", findings);
+    let other_key = observed.other_key.as_ref();
+    findings.extend(other_key.map(|other| Finding::blocking(reason::KEY_MISMATCH, other)));
     if let Some(jwks) = &spec.jwks_key_ref {
         let data = observed.jwks.as_ref().and_then(|config_map| config_map.data.as_ref());
         if data.and_then(|data| data.get(&jwks.key)).is_none() {

@@ -13,7 +13,7 @@ use crate::{
     defaults::Images,
     kind::{self, Kind as _},
     runtime::{Caches, Change, Delta, Key, State},
-    testing::any_spec::any_spec,
+    testing::{any_spec::any_spec, keys::made_with_other_keys},
 };
 
 fn object(kind: &str, spec: &Value) -> Value {
@@ -124,6 +124,12 @@ fn what_is_missing_is_named_and_nothing_is_rolled() {
         assert_eq!((status, said.as_str()), (ConditionStatus::False, reason));
         assert!(message.contains(words), "{message}");
     }
+    let mut other_key = cluster(&json!({}));
+    other_key.push(made_with_other_keys("hpc", "Controller"));
+    assert!(planned(other_key.clone()).stateful_set.is_none());
+    let (_, reason, message) = condition(other_key, "Ready");
+    assert_eq!(reason, "KeyMismatch");
+    assert!(message.contains("has another slurm.key than the cluster"), "{message}");
     let mut alone = cluster(&json!({}));
     alone.remove(0);
     let (_, reason, message) = condition(alone, "Ready");

@@ -6,7 +6,7 @@ use crate::{
     cluster::Snapshot,
     configuration::Inputs,
     defaults::Images,
-    key_mismatch::find_key_mismatch,
+    key_mismatch::{find_key_mismatch, find_other_key},
     partition::rules::{
         mark::{Joining, has_mark},
         names::created,
@@ -18,6 +18,7 @@ use api::{
     Controller, NodeSet, Partition,
     keys::apps,
     references::{ObjectRef, SecretKeyRef},
+    wellknown::{JWT_KEY_FILE, SLURM_KEY_FILE},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -38,6 +39,8 @@ pub(super) struct Observed {
     /// An older Controller that has the same cluster name.
     pub(super) rival: Option<Key>,
     pub(super) stateful_set: Option<Arc<StatefulSet>>,
+    /// Why no pod is made with a key of its Secrets.
+    pub(super) other_keys: Vec<String>,
     /// Which daemons of the cluster have different keys.
     pub(super) key_mismatch: Option<String>,
     pub(super) images: Images,
@@ -97,6 +100,10 @@ pub(super) fn observe_objects(
             .and_then(|name| caches.claims.get(&namespace, name)),
         rival: find_rival(&controller, caches),
         stateful_set,
+        other_keys: [SLURM_KEY_FILE, JWT_KEY_FILE]
+            .into_iter()
+            .filter_map(|file| find_other_key(&controller, caches, file))
+            .collect(),
         key_mismatch: None,
         images: Images::default(),
         outdated: Vec::new(),

@@ -7,7 +7,7 @@ use api::{
     configuration::HeldInput,
     references::SecretKeyRef,
     validate::check_shared_claim,
-    wellknown::{SLURM_CONF_FILE, STATE_DIR, STATE_VOLUME},
+    wellknown::{JWT_KEY_FILE, SLURM_CONF_FILE, SLURM_KEY_FILE, STATE_DIR, STATE_VOLUME},
 };
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
@@ -297,13 +297,18 @@ fn plan_keys(observed: &Observed, findings: &mut Vec<Finding>) -> (Option<Keys>,
     } else {
         "create it, or remove the reference to have a key generated"
     };
-    let mut find = |field: &str, reference: Option<SecretKeyRef>, given: bool, secret: Option<&Arc<Secret>>| {
+    let mut find = |field: &str, file, reference: Option<SecretKeyRef>, given: bool, secret: Option<&Arc<Secret>>| {
         let reference = reference?;
         let SecretKeyRef { name, key, .. } = &reference;
         let missing = match secret.map(|secret| entry(Some(secret), key)) {
             Some(Some(bytes)) => return Some(bytes.to_vec()),
             Some(None) => format!(
                 "spec.{field}.key names entry {key:?}, which Secret {name:?} does not have or has empty; add it, or name another one"
+            ),
+            // A generated key would not be the one that the daemons have.
+            None if observed.stateful_set.is_some() => format!(
+                "spec.{field}.name names Secret {name:?}, which does not exist any more; running daemons keep its key, and new pods wait \
+                 for it: create it again with the same key, which slurmctld's container has in /etc/slurm/{file}"
             ),
             None if given => format!("spec.{field}.name names Secret {name:?}, which does not exist; {remedy}"),
             None => {
@@ -316,6 +321,7 @@ fn plan_keys(observed: &Observed, findings: &mut Vec<Finding>) -> (Option<Keys>,
     };
     let slurm = find(
         "slurmKeyRef",
+        SLURM_KEY_FILE,
         controller.slurm_key(),
         spec.slurm_key_ref.is_some(),
         observed.slurm_key.as_ref(),
@@ -327,12 +333,15 @@ fn plan_keys(observed: &Observed, findings: &mut Vec<Finding>) -> (Option<Keys>,
     };
     let jwt = find(
         jwt_field,
+        JWT_KEY_FILE,
         controller.jwt_key(),
         spec.effective_jwt_key_ref().is_some(),
         observed.jwt_key.as_ref(),
     );
-    let jwt = jwt.map(JwtKey);
-    (slurm.zip(jwt).map(|(slurm, jwt)| Keys { slurm, jwt }), new)
+    let others = observed.other_keys.iter();
+    findings.extend(others.map(|other| Finding::new(Blocks::Pods, reason::KEY_MISMATCH, other)));
+    let keys = slurm.zip(jwt.map(JwtKey)).filter(|_| observed.other_keys.is_empty());
+    (keys.map(|(slurm, jwt)| Keys { slurm, jwt }), new)
 }
 
 /// Plans slurmctld's StatefulSet, or the effect that must come first. `findings` are the earlier findings.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::{
     Controller, LoginSet,
     keys::{apps, labels},
+    wellknown::SLURM_KEY_FILE,
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -15,7 +16,7 @@ use kube::{Api, ResourceExt as _, api::LogParams};
 use super::build::RELOAD;
 use crate::{
     defaults::Images,
-    key_mismatch::find_key_mismatch,
+    key_mismatch::{find_key_mismatch, find_other_key},
     references::is_daemon,
     runtime::{Caches, Context},
 };
@@ -32,6 +33,8 @@ pub(crate) struct Observed {
     /// The Controller that it names.
     pub(super) controller: Option<Arc<Controller>>,
     pub(super) slurm_key: Option<Arc<Secret>>,
+    /// Why no pod is made with that key.
+    pub(super) other_key: Option<String>,
     pub(super) sssd_conf: Option<Arc<Secret>>,
     pub(super) host_keys: Option<Arc<Secret>>,
     pub(super) deployment: Option<Arc<Deployment>>,
@@ -63,7 +66,9 @@ pub(super) fn read(login_set: Arc<LoginSet>, caches: &Caches, images: Images, cl
     let key = controller.as_ref().and_then(|controller| controller.slurm_key());
     let names = login_set.child_names();
     let pods = caches.pods.list(&namespace).into_iter();
+    let cluster = controller.as_deref();
     Observed {
+        other_key: cluster.and_then(|controller| find_other_key(controller, caches, SLURM_KEY_FILE)),
         slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
         sssd_conf: caches.secrets.get(&namespace, &login_set.spec.sssd_conf_ref.name),
         host_keys: caches.secrets.get(&namespace, &names.ssh_host_keys_secret()),

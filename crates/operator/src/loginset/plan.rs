@@ -76,6 +76,8 @@ fn plan_deployment(observed: &Observed, findings: &mut Vec<Finding>) -> Option<D
             )),
         }
     }
+    let other_key = observed.other_key.as_ref();
+    findings.extend(other_key.map(|other| Finding::blocking(reason::KEY_MISMATCH, other)));
     let host_keys = observed
         .host_keys
         .as_deref()

@@ -12,7 +12,7 @@ use crate::{
     defaults::Images,
     kind::{self, Kind as _},
     runtime::{Caches, Change, Delta, Failure, Key},
-    testing::any_spec::any_spec,
+    testing::{any_spec::any_spec, keys::made_with_other_keys},
 };
 
 fn object(kind: &str, spec: &Value) -> Value {
@@ -144,7 +144,14 @@ fn what_is_missing_is_named_and_nothing_is_rolled() {
     no_entry.push(secret("sssd", &["other"], "YQ=="));
     let mut unreadable = without("sssd");
     unreadable.push(secret("sssd", &["sssd.conf"], "YQ=="));
+    let mut other_key = cluster();
+    other_key.push(made_with_other_keys("hpc", "Controller"));
     for (objects, reason, words) in [
+        (
+            other_key,
+            "KeyMismatch",
+            "Secret \"slurm-auth-slurm\" has another slurm.key than the cluster runs with",
+        ),
         (
             without("slurm"),
             "ControllerMissing",

@@ -10,6 +10,7 @@ use api::{
     keys::{apps, labels},
     nodeset::ScalingMode,
     references::SecretKeyRef,
+    wellknown::SLURM_KEY_FILE,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -23,7 +24,9 @@ use super::{build, identity::Identity, plan::fit};
 use crate::{
     cluster::Knowledge,
     defaults::Images,
+    key_mismatch::find_other_key,
     partition::rules::mark::has_mark,
+    reason,
     runtime::{Caches, Key},
     worker::Worker,
 };
@@ -55,7 +58,7 @@ pub struct Observed {
     /// Digest of the cluster's key, if it exists.
     pub slurm_key: Option<String>,
     /// Problem with a Secret that workers need to start.
-    pub missing_secret: Option<String>,
+    pub missing_secret: Option<(&'static str, String)>,
     pub knowledge: Knowledge,
     /// Message about workers whose key differs from slurmctld's.
     pub key_mismatch: Option<String>,
@@ -244,7 +247,7 @@ fn observe_secrets(
     caches: &Caches,
     nodeset: &NodeSet,
     controller: Option<&Controller>,
-) -> (Option<String>, Option<Vec<u8>>, Option<String>) {
+) -> (Option<String>, Option<Vec<u8>>, Option<(&'static str, String)>) {
     let namespace = nodeset.namespace().unwrap_or_default();
     let mut missing = None;
     let mut entry = |SecretKeyRef { name, key, .. }: &SecretKeyRef, field: &str| {
@@ -263,6 +266,11 @@ fn observe_secrets(
     let slurm_key = controller.and_then(|controller| entry(&controller.slurm_key()?, "slurmKeyRef of the Controller"));
     let sssd = nodeset.spec.wanted_sssd();
     let sssd_conf = sssd.and_then(|reference| entry(reference, "spec.ssh.sssdConfRef"));
+    let missing = missing.map(|message| (reason::SECRET_MISSING, message));
+    let missing = missing.or_else(|| {
+        let other = find_other_key(controller?, caches, SLURM_KEY_FILE)?;
+        Some((reason::KEY_MISMATCH, other))
+    });
     let slurm_key = slurm_key.map(|bytes| Digest::of(&bytes).to_string());
     (slurm_key, sssd_conf, missing)
 }

@@ -1,6 +1,7 @@
 //! What tests of several kinds share.
 
 pub(crate) mod any_spec;
+pub(crate) mod keys;
 /// What upstream made of five clusters.
 #[path = "../../tests/golden/mod.rs"]
 pub(crate) mod recorded;

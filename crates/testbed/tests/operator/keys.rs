@@ -194,6 +194,14 @@ fn pods_with_different_keys_are_reported_with_the_remedy() {
         "stringData": { "slurm.key": "another key ".repeat(30) },
     });
     namespace.apply(&other.to_string()).unwrap();
+    // Nothing restarts by itself, and every kind has the remedy.
+    for object in [CONTROLLER, NODE_SET, LOGIN_SET, ACCOUNTING] {
+        let words = ["True KeyMismatch", "another slurm.key"];
+        wait_said(&namespace, object, "Degraded", &words);
+    }
+    assert_eq!(slurmctld().unwrap(), former);
+    slurm(&namespace, "srun --partition=all hostname").unwrap();
+    namespace.ask(&["delete", "statefulset/slurm-controller"]).unwrap();
     eventually("slurmctld restarts with the new key", SOON, || {
         expect(slurmctld()? != former, "the old one")?;
         slurm(&namespace, "scontrol ping | grep 'is UP'")

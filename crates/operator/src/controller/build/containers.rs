@@ -1,7 +1,7 @@
 //! The containers of a slurmctld pod, each with the user's overrides.
 
 use api::{
-    keys::apps,
+    keys::{annotations, apps},
     wellknown::{LOG_DIR, SLURM_ETC_DIR, SLURM_UID, SLURMCTLD_PORT, STATE_VOLUME},
 };
 use k8s_openapi::api::core::v1::PodSpec;
@@ -94,6 +94,9 @@ fn build_install(image: &str) -> Container {
 /// Fills /etc/slurm before any other container reads it.
 fn build_prepare(parent: &Parent, slurmctld: &Container) -> Container {
     let mut environment = places(parent);
+    // A new pod with another key than the cluster's would lose all workers.
+    let key_digest = format!("metadata.annotations['{}']", annotations::SLURM_KEY_HASH);
+    environment.push(json!({ "name": variable::KEY_DIGEST, "valueFrom": { "fieldRef": { "fieldPath": key_digest } } }));
     environment.push(json!({ "name": variable::BUNDLE, "value": format!("{BUNDLE_DIR}/{BUNDLE_FILE}") }));
     let own = json!({
         "name": name::PREPARE,

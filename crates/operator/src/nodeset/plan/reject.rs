@@ -47,7 +47,7 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
         return reject(reason::KEY_MISSING, message);
     }
     match &observed.missing_secret {
-        Some(missing) => reject(reason::SECRET_MISSING, missing.clone()),
+        Some((reason, message)) => reject(reason, message.clone()),
         None => Ok(controller),
     }
 }

@@ -52,11 +52,33 @@ fn an_upgrade_of_the_operator_restarts_nothing_and_applies_at_the_next_restart()
 }
 
 #[test]
-fn a_new_key_changes_the_pod() {
+fn a_key_that_is_deleted_or_changed_under_a_running_cluster_changes_nothing() {
+    for (name, entry, words) in [
+        ("slurm-auth-slurm", "slurm.key", "and then the pods of the workers"),
+        ("slurm-auth-jwt", "jwt.key", "delete StatefulSet \"slurm-controller\""),
+    ] {
+        let mut objects = running(&json!({}));
+        objects.retain(|object| object["metadata"]["name"] != name);
+        let held = |objects: &[Value], reason: &str, words: &str| {
+            let plan = plan(&observed(objects.to_vec(), live_as_bundled(objects)));
+            let finding = plan.findings.iter().find(|finding| finding.reason == reason).unwrap();
+            assert!(finding.message.contains(words), "{}", finding.message);
+            assert!(plan.stateful_set.is_none() && plan.keys.is_empty(), "{name}");
+            // A reconfigure would make slurmctld read the new key.
+            assert!(pushes(&plan).is_empty(), "{name}");
+        };
+        held(&objects, "SecretMissing", "create it again with the same key");
+        objects.push(secret(name, entry, "bmV3"));
+        held(&objects, "KeyMismatch", words);
+    }
+}
+
+#[test]
+fn a_new_key_changes_the_pod_once_the_stateful_set_is_deleted() {
     let objects = running(&json!({}));
     let before = template(&planned(objects.clone()));
     let mut rotated = objects;
-    rotated.retain(|object| object["metadata"]["name"] != "slurm-auth-slurm");
+    rotated.retain(|object| object["metadata"]["name"] != "slurm-auth-slurm" && object["kind"] != "StatefulSet");
     rotated.push(secret("slurm-auth-slurm", "slurm.key", "bmV3"));
     let after = template(&planned(rotated));
     let hash = "slinky.slurm.net/slurm-key-hash";

@@ -6,9 +6,12 @@ use super::{
     super::{Effect, MetadataPatch, RevisionPlan, Wait, WorkerRemoval, plan},
     replicas, steps,
 };
-use crate::nodeset::fixture::{
-    DRAINED, controller, finished, known, marked, nodeset, observed, planned, slurm_key, terminating, unknown, with,
-    worker,
+use crate::{
+    nodeset::fixture::{
+        DRAINED, NAMESPACE, controller, finished, known, marked, nodeset, observed, planned, slurm_key, terminating,
+        unknown, with, worker,
+    },
+    testing::keys::made_with_other_keys,
 };
 
 #[test]
@@ -86,6 +89,16 @@ fn rejected_sets_report_why_and_leave_running_workers_alone() {
         (
             vec![nodeset(&replicas(3)), controller()],
             "SecretMissing",
+            "slurm-auth-slurm",
+        ),
+        (
+            vec![
+                nodeset(&replicas(3)),
+                controller(),
+                slurm_key(),
+                made_with_other_keys(NAMESPACE, "controller"),
+            ],
+            "KeyMismatch",
             "slurm-auth-slurm",
         ),
         (
