@@ -26,6 +26,9 @@ struct State {
     sequence: u64,
     /// Until when this process may rely on leading. `None` if it does not lead.
     leads_until: Option<Instant>,
+    has_lease: bool,
+    /// The term this process needs, if agents have seen a higher one than its own.
+    wanted_term: Option<u64>,
 }
 
 /// Without a lease a process leads this long: longer than it runs.
@@ -56,6 +59,32 @@ impl Fence {
         left.filter(|left| !left.is_zero())
     }
 
+    /// Notes the highest fence that an agent has seen. If that is from a clock that was ahead, agents would reject this leader
+    /// until the clock gets there, so it needs a higher term. It gets that by writing it into its lease, which only the
+    /// leader can: a former leader, which agents reject too, does not get one.
+    pub fn note_highest(&self, term: u64, sequence: u64) {
+        let minutes = self.host.unix_time().as_secs() / 60;
+        let mut state = lock(&self.state);
+        let is_ahead = term > state.term.max(minutes) || term == state.term && sequence >= state.sequence;
+        if is_ahead && state.has_lease {
+            state.wanted_term = Some(term.saturating_add(1));
+        } else if is_ahead {
+            state.term = term.saturating_add(1);
+        }
+    }
+
+    /// The term to write into the lease.
+    pub(crate) fn wanted_term(&self) -> Option<i32> {
+        lock(&self.state).wanted_term.and_then(|term| i32::try_from(term).ok())
+    }
+
+    /// Continues with a higher term, once it is in the lease.
+    pub(crate) fn raise(&self, term: u64) {
+        let mut state = lock(&self.state);
+        state.term = state.term.max(term);
+        state.wanted_term = state.wanted_term.filter(|wanted| *wanted > term);
+    }
+
     /// Begins a term. The sequence starts at the clock's microseconds, so that it is above that of an earlier process
     /// with the same term (no lease, two starts within a minute).
     pub fn begin(&self, term: u64, now: Timestamp, until: Option<Instant>) {
@@ -63,6 +92,8 @@ impl Fence {
             term,
             sequence: u64::try_from(now.as_microsecond()).unwrap_or_default(),
             leads_until: Some(until.unwrap_or_else(|| self.host.instant() + FOR_EVER)),
+            has_lease: until.is_some(),
+            wanted_term: None,
         };
     }
 
@@ -96,6 +127,21 @@ mod tests {
         second.begin(8, "2025-01-01T00:00:01Z".parse().unwrap(), None);
         let d = second.next();
         assert!(a < b && b < c && c < d);
+    }
+
+    #[test]
+    fn without_a_lease_a_fence_from_the_future_is_passed_at_once() {
+        let fence = Fence::default();
+        fence.begin(7, Timestamp::from_second(1000).unwrap(), None);
+        let (_, own) = fence.next();
+        fence.note_highest(7, own);
+        assert_eq!(fence.next().0, 7, "an own command that was overtaken");
+        fence.note_highest(8, 0);
+        assert_eq!(fence.next().0, 7, "another leader, which is not from the future");
+        fence.note_highest(7, u64::MAX);
+        assert_eq!(fence.next().0, 8);
+        fence.note_highest(u64::from(u32::MAX), 1);
+        assert_eq!(fence.next().0, 1 << 32);
     }
 
     #[tokio::test(start_paused = true)]

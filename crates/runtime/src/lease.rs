@@ -163,7 +163,10 @@ impl Election {
                 return Ok(Some("another process".to_owned()));
             };
             match self.write(self.renewal(lease.clone())).await {
-                Ok(Some(_)) => return Ok(None),
+                Ok(Some(term)) => {
+                    self.context.fence.raise(term);
+                    return Ok(None);
+                }
                 // It was written by another leader, by hand, or by a renewal of ours whose response was lost.
                 Ok(None) => {
                     let lease = self.api.get(&self.candidate.name).await?;
@@ -214,6 +217,7 @@ impl Election {
     fn renewal(&self, mut lease: Lease) -> Lease {
         if let Some(spec) = &mut lease.spec {
             spec.renew_time = Some(MicroTime(self.context.clock.now()));
+            spec.lease_transitions = spec.lease_transitions.max(self.context.fence.wanted_term());
         }
         lease
     }

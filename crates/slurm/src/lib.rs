@@ -29,6 +29,7 @@ mod names;
 pub mod node;
 pub mod number;
 pub mod partition;
+mod remote_clock;
 pub mod reservation;
 pub mod rest;
 pub mod revision;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use host::Listener;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -134,6 +134,11 @@ impl Server {
         *response.status_mut() = reply.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // The operator computes the times of its next token from it.
+        let date = self.services.host.timestamp().strftime("%a, %d %b %Y %H:%M:%S GMT");
+        if let Ok(date) = HeaderValue::from_str(&date.to_string()) {
+            headers.insert(DATE, date);
+        }
         if let Some(proof) = proof.and_then(|proof| HeaderValue::from_str(&proof).ok()) {
             headers.insert(PROOF_HEADER, proof);
         }

@@ -8,6 +8,7 @@
     reason = "helpers of tests fail by panicking"
 )]
 mod access;
+mod clock;
 mod commands;
 #[path = "../fake_daemon/mod.rs"]
 mod fake_daemon;

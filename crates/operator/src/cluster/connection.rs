@@ -8,7 +8,7 @@ use std::{
 
 use host::Host;
 use jiff::Timestamp;
-use runtime::Key;
+use runtime::{Fence, Key};
 pub use slurm::agent::{JobAction as JobOrder, NodeAction as NodeOrder};
 use slurm::{
     AdminState, Job, Partition, Reservation,
@@ -23,7 +23,7 @@ use super::{
     Cluster, Clusters, Knowledge, Seen, lock,
     route::{self, NoRoute, Routes},
 };
-use crate::fence::next_fence;
+use crate::fence::{next_fence, note_rejection};
 
 /// The user slurmctld runs as, which has all privileges.
 const USER: &str = "slurm";
@@ -36,8 +36,9 @@ const ORDER_TOKEN_LIFETIME: Duration = Duration::from_secs(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 /// For one command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
-/// How much longer a daemon whose clock is behind may accept an expired token.
-const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
+/// How much longer slurmctld may accept an expired token, if its clock is known, and if it is not.
+const CLOCK_ERROR: Duration = Duration::from_secs(2);
+const MAX_CLOCK_SKEW: Duration = Duration::from_mins(1);
 /// How long slurmrestd is tried last after a failure.
 const REST_PENALTY: Duration = Duration::from_secs(30);
 
@@ -181,6 +182,7 @@ impl Clusters {
         let left = fence.remaining().ok_or(CommandError::NotLeading)?;
         let sent = async {
             let answer = agent.command_partition(&command, next_fence(fence)).await;
+            let answer = answer.inspect_err(|error| note_rejection(fence, error));
             answer.map_err(|error| of_agent(&error, || format!("partition {partition:?}")))
         };
         within(left.min(COMMAND_TIMEOUT), sent).await
@@ -246,7 +248,7 @@ impl Cluster {
         // A response must arrive before another process can become the leader.
         let left = self.shared.fence.remaining().ok_or(CommandError::NotLeading)?;
         if let Some(agent) = &connection.agent {
-            let sent = command_agent(agent, order, next_fence(&self.shared.fence));
+            let sent = command_agent(agent, order, &self.shared.fence);
             return within(left.min(COMMAND_TIMEOUT), sent).await;
         }
         let client = connection.rest_for_orders.as_ref().ok_or_else(no_pod)?;
@@ -257,9 +259,15 @@ impl Cluster {
                 left.as_secs() + 1
             )));
         }
+        let reader = connection.rest.as_ref().ok_or_else(no_pod)?;
+        let learned = timeout(left.min(COMMAND_TIMEOUT), client.learn_clock(reader)).await;
+        let late = |_| NoRoute("slurmctld's clock is not known: no response".to_owned());
+        let is_clock_known = learned.map_err(late)?.map_err(|error| NoRoute(text(error)))?;
+        let left = self.shared.fence.remaining().ok_or(CommandError::NotLeading)?;
         let answer = within(left.min(ORDER_TOKEN_LIFETIME), command_rest(client, order)).await;
         if let Err(CommandError::Unclear(_)) = &answer {
-            let until = self.host().instant() + ORDER_TOKEN_LIFETIME + MAX_CLOCK_SKEW;
+            let skew = if is_clock_known { CLOCK_ERROR } else { MAX_CLOCK_SKEW };
+            let until = self.host().instant() + ORDER_TOKEN_LIFETIME + skew;
             self.unanswered.note(subject, until);
         }
         answer
@@ -374,18 +382,21 @@ fn of_rest(error: rest::Error) -> CommandError {
     }
 }
 
-async fn command_agent(client: &agent::Client, order: Order<'_>, fence: agent::Fence) -> Result<(), CommandError> {
+async fn command_agent(client: &agent::Client, order: Order<'_>, fence: &Fence) -> Result<(), CommandError> {
+    let number = next_fence(fence);
     let answer = match order {
-        Order::Node(command) => client.command_node(command, fence).await.map(drop),
-        Order::Job(command) => client.command_job(command, fence).await,
-        Order::Reservation(command) => client.command_reservation(command, fence).await,
+        Order::Node(command) => client.command_node(command, number).await.map(drop),
+        Order::Job(command) => client.command_job(command, number).await,
+        Order::Reservation(command) => client.command_reservation(command, number).await,
     };
+    let answer = answer.inspect_err(|error| note_rejection(fence, error));
     answer.map_err(|error| of_agent(&error, || order.what()))
 }
 
 fn of_agent(error: &agent::Error, what: impl FnOnce() -> String) -> CommandError {
     match error {
         agent::Error::StaleFence { .. } => CommandError::NotLeading,
+        agent::Error::Clock { .. } => NoRoute(error.to_string()).into(),
         agent::Error::Refused(Refusal::NoSuchNode | Refusal::NoSuchThing) => CommandError::NotFound(what()),
         agent::Error::Refused(Refusal::Changed { now }) => CommandError::Changed(now.clone()),
         agent::Error::Refused(Refusal::Slurm { detail }) => CommandError::Refused(detail.clone()),

@@ -69,6 +69,32 @@ async fn the_successor_of_a_lost_leader_has_a_higher_term() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_below_a_fence_from_the_future_continues_above_it_once_the_lease_has_its_term() {
+    let server = FakeServer::new();
+    let (mut first, fence) = election(&server, "a");
+    first.win().await;
+    let (own, _) = fence.next();
+    let future = own + 1_000_000;
+    fence.note_highest(future, 1);
+    assert_eq!(fence.next().0, own);
+    let keeping = tokio::spawn(async move { first.keep().await });
+    tokio::time::sleep(RETRY * 2).await;
+    assert_eq!(fence.next().0, future + 1);
+    assert_eq!(
+        lease(&server).spec.unwrap().lease_transitions,
+        i32::try_from(future + 1).ok()
+    );
+
+    // Its successor is above it, and a former leader that agents reject does not get a higher term.
+    keeping.abort();
+    let (mut second, new) = election(&server, "b");
+    second.win().await;
+    assert!(new.next() > fence.next());
+    fence.note_highest(future + 1_000_000, 1);
+    assert_eq!(fence.next().0, future + 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wrong_clock_makes_no_process_leader() {
     let server = FakeServer::new();
     let (mut first, _) = election(&server, "a");

@@ -1,7 +1,7 @@
 //! A revision in a mounted ConfigMap, for an agent that cannot be reached: the bundle and its token, one file each. There is no
 //! response; the live revision shows the outcome.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::fence::Fence;
 use super::key::AgentKey;
@@ -16,6 +16,9 @@ pub const TOKEN_FILE: &str = "token";
 /// The method and path of the token. No request to the agent's port can have them.
 pub(super) const METHOD: &str = "MOUNT";
 const PATH: &str = "/candidate";
+
+/// The clock of an agent that cannot be reached is not known. The operator's may be this far ahead of it.
+const MAX_LEAD: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
@@ -33,6 +36,7 @@ impl Candidate {
         now: SystemTime,
     ) -> Result<Self, TooLarge> {
         let bundle = revision.to_bundle()?;
+        let now = now.checked_sub(MAX_LEAD).unwrap_or(now);
         let claims = Claims::new(request(pod), &bundle, Some(fence), now);
         Ok(Self {
             // The claims cannot fail to encode.
@@ -48,5 +52,33 @@ pub fn request(pod: &str) -> Request<'_> {
         method: METHOD,
         path: PATH,
         pod,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::revision::ControllerUid;
+
+    #[test]
+    fn a_candidate_is_valid_if_the_clocks_are_a_minute_apart() {
+        let revision = Revision {
+            sequence: 1,
+            controller: ControllerUid::new("a").unwrap(),
+            files: BTreeMap::new(),
+            closed_by_hand: BTreeSet::new(),
+        };
+        let (key, fence) = (AgentKey::derive(b"key").unwrap(), Fence { term: 1, sequence: 1 });
+        let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
+        let candidate = Candidate::new(&revision, fence, "pod", &key, at(10_000)).unwrap();
+        let verify = |now: u64| Claims::verify(&candidate.token, &key, request("pod"), at(now));
+        // Five minutes later the operator renews it.
+        for now in [9_940, 10_000, 10_360] {
+            verify(now).unwrap();
+        }
+        verify(10_600).unwrap_err();
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use host::Host;
 use hyper::body::Bytes;
-use hyper::{Method, StatusCode, header};
+use hyper::{HeaderMap, Method, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -12,12 +12,13 @@ use super::error::Error;
 use super::fence::Fence;
 use super::key::AgentKey;
 use super::message::{Checked, Commanded, Pushed, Refusal, Restored, Status, UpdateChannel};
-use super::token::{Claims, Request};
+use super::token::{Claims, InvalidToken, Request};
 use super::{PROOF_HEADER, path};
 use crate::answer::{Answer, DecodeError, Payload, Qos, ServedConf, decode};
 use crate::job::Job;
 use crate::node::Node;
 use crate::partition::Partition;
+use crate::remote_clock::RemoteClock;
 use crate::reservation::Reservation;
 use crate::rest::{Observation, Process};
 use crate::revision::Revision;
@@ -54,7 +55,12 @@ pub struct Client {
     pod: String,
     key: AgentKey,
     options: Options,
+    /// By the last response.
+    clock: RemoteClock,
 }
+
+/// 60 s are tolerated. The agent's clock is read in whole seconds, and a response takes a while.
+const MAX_OFFSET: u64 = 90;
 
 impl Client {
     /// `pod` is the pod's UID: the agent of another pod that was given the same address rejects the request.
@@ -66,6 +72,7 @@ impl Client {
             pod: pod.into(),
             key,
             options,
+            clock: RemoteClock::default(),
         }
     }
 
@@ -174,7 +181,8 @@ impl Client {
         })
     }
 
-    /// Returns the body of a successful response that is proven to be the agent's.
+    /// Returns the body of a successful response that is proven to be the agent's. The token's times are those of the agent's
+    /// clock. A command is sent only if that is known.
     async fn send(
         &self,
         method: Method,
@@ -183,23 +191,68 @@ impl Client {
         fence: Option<Fence>,
         timeout: Duration,
     ) -> Result<Bytes, Error> {
+        let body = Bytes::from(body);
+        if fence.is_some() {
+            if self.clock.offset().is_none() {
+                let read = self.exchange(&Method::GET, path::REVISION, Bytes::new(), None, self.options.timeout);
+                read.await.or_else(|error| {
+                    if is_untimely(&error) {
+                        Ok(Bytes::new())
+                    } else {
+                        Err(error)
+                    }
+                })?;
+            }
+            match self.clock.offset() {
+                Some(offset) if offset.unsigned_abs() <= MAX_OFFSET => {}
+                offset => return Err(Error::Clock { offset }),
+            }
+        }
+        let answer = self.exchange(&method, path, body.clone(), fence, timeout).await;
+        match answer {
+            // The clock was not known yet, or was set since. The refusal shows it, and nothing was done.
+            Err(error) if is_untimely(&error) => self.exchange(&method, path, body, fence, timeout).await,
+            answer => answer,
+        }
+    }
+
+    /// Learns the agent's clock from a response.
+    fn note_time(&self, headers: &HeaderMap) {
+        let date = headers.get(header::DATE).and_then(|date| date.to_str().ok());
+        let parser = jiff::fmt::rfc2822::DateTimeParser::new();
+        if let Some(time) = date.and_then(|date| parser.parse_timestamp(date).ok()) {
+            self.clock.note(&self.host, time.as_second());
+        }
+    }
+
+    async fn exchange(
+        &self,
+        method: &Method,
+        path: &'static str,
+        body: Bytes,
+        fence: Option<Fence>,
+        timeout: Duration,
+    ) -> Result<Bytes, Error> {
         let subject = Request {
             method: method.as_str(),
             path,
             pod: &self.pod,
         };
-        let token = Claims::new(subject, &body, fence, self.host.now()).sign(&self.key);
+        let token = Claims::new(subject, &body, fence, self.clock.now(&self.host)).sign(&self.key);
         let token = token.map_err(|source| Error::Encode {
             what: "a token",
             source,
         })?;
         let request = hyper::Request::builder()
-            .method(method)
+            .method(method.clone())
             .uri(format!("http://{}{path}", self.address))
             .header(header::AUTHORIZATION, format!("Bearer {token}"));
         let (head, body) = self.http.exchange(request, body, timeout).await?.into_parts();
         let proof = head.headers.get(PROOF_HEADER).and_then(|proof| proof.to_str().ok());
         let is_proven = proof.is_some_and(|proof| self.key.is_proven(proof, &token, head.status.as_u16(), &body));
+        if is_proven {
+            self.note_time(&head.headers);
+        }
         // An agent with another key cannot prove anything, and its refusal reveals nothing.
         if !is_proven && head.status != StatusCode::UNAUTHORIZED {
             let reason = format!(
@@ -216,6 +269,10 @@ impl Client {
             Err(error) => Err(transport::Error::malformed(format!("HTTP {}", head.status), error).into()),
         }
     }
+}
+
+fn is_untimely(error: &Error) -> bool {
+    matches!(error, Error::Refused(Refusal::Token { detail }) if *detail == InvalidToken::Time.to_string())
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {

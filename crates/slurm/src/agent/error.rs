@@ -14,6 +14,9 @@ pub enum Error {
     StaleFence { highest: Fence },
     #[error("the agent refused: {0}")]
     Refused(Refusal),
+    /// No command is sent, because its token would be valid at the wrong time.
+    #[error("{}", describe_clock(*offset))]
+    Clock { offset: Option<i64> },
     /// Nothing was sent.
     #[error("cannot encode {what}: {source}")]
     Encode {
@@ -30,8 +33,21 @@ impl Error {
             Self::Refused(Refusal::Failed { .. } | Refusal::Slurm { .. } | Refusal::Unknown) | Self::Transport(_) => {
                 false
             }
-            Self::Refused(_) | Self::StaleFence { .. } | Self::Encode { .. } => true,
+            Self::Refused(_) | Self::StaleFence { .. } | Self::Clock { .. } | Self::Encode { .. } => true,
         }
+    }
+}
+
+fn describe_clock(offset: Option<i64>) -> String {
+    match offset {
+        Some(offset) => {
+            let direction = if offset < 0 { "behind" } else { "ahead of" };
+            format!(
+                "the agent's clock is {} s {direction} the operator's, and commands wait; synchronize the clocks of their nodes",
+                offset.unsigned_abs()
+            )
+        }
+        None => "the agent did not send its time, and commands wait until it does".to_owned(),
     }
 }
 

@@ -48,8 +48,8 @@ pub struct Claims {
     pub fence: Option<Fence>,
 }
 
-/// The operator compares the message of [`InvalidToken::Signature`] with the one an agent of another release sent: it is part
-/// of the protocol.
+/// The operator compares the messages of [`InvalidToken::Signature`] and [`InvalidToken::Time`] with the one an agent of
+/// another release sent: they are part of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvalidToken {
     #[error("it is no token of this protocol")]

@@ -17,6 +17,7 @@ use crate::answer::{
 use crate::job::Job;
 use crate::node::Node;
 use crate::partition::Partition;
+use crate::remote_clock::RemoteClock;
 use crate::reservation::Reservation;
 use crate::rpc::{Incomparable, LivePartition};
 use crate::token::Issuer;
@@ -78,6 +79,8 @@ pub struct Client {
     host: Host,
     http: Http,
     negotiated: Mutex<Option<Negotiated>>,
+    /// slurmctld's, which decides when a token expires.
+    clock: RemoteClock,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +99,18 @@ impl Client {
             http: Http::new(host.clone()),
             host,
             negotiated: Mutex::new(None),
+            clock: RemoteClock::default(),
         }
+    }
+
+    /// Takes the offset of slurmctld's clock from a client that has just read it: one with tokens of a few seconds could not.
+    /// Returns whether it is known: an older slurmrestd does not show it.
+    pub async fn learn_clock(&self, reader: &Self) -> Result<bool, Error> {
+        let conf = reader.served_conf().await?;
+        if let Some(now) = conf.and_then(|conf| i64::try_from(conf.now).ok()) {
+            self.clock.note(&self.host, now);
+        }
+        Ok(conf.is_some())
     }
 
     /// Returns which slurmctlds respond. It does so at once where other requests wait ten seconds for an absent slurmctld.
@@ -351,10 +365,13 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Response<Bytes>, Error> {
-        let token = self.issuer.token(self.host.now()).map_err(|source| Error::Encode {
-            what: "a token",
-            source,
-        })?;
+        let token = self
+            .issuer
+            .token(self.clock.now(&self.host))
+            .map_err(|source| Error::Encode {
+                what: "a token",
+                source,
+            })?;
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}/{part}/{version}/{path}", self.server))

@@ -43,15 +43,15 @@ impl Http {
     pub(crate) async fn exchange(
         &self,
         request: Builder,
-        body: Vec<u8>,
+        body: impl Into<Bytes>,
         limit: Duration,
     ) -> Result<Response<Bytes>, Error> {
-        within(limit, self.read(request, body)).await
+        within(limit, self.read(request, body.into())).await
     }
 
-    async fn read(&self, request: Builder, body: Vec<u8>) -> Result<Response<Bytes>, Error> {
+    async fn read(&self, request: Builder, body: Bytes) -> Result<Response<Bytes>, Error> {
         let request = request
-            .body(Full::from(body))
+            .body(Full::new(body))
             .map_err(|error| Error::unreachable("its address is invalid", error))?;
         let uri = request.uri().to_string();
         let response = self.0.request(request).await;

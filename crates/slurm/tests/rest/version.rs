@@ -75,3 +75,24 @@ async fn a_downgrade_is_noticed_by_a_missing_path() {
     client.nodes().await.unwrap();
     assert_eq!(fake.lines().last().unwrap(), "GET /slurm/v0.0.44/nodes/");
 }
+
+#[tokio::test]
+async fn tokens_expire_by_slurmctlds_clock_once_it_is_known() {
+    let fake = after_ping(|seen| {
+        if seen.line.ends_with("/conf") {
+            let conf = json!({"BOOT_TIME": 1000, "LastUpdate": 2000, "HashValue": -5});
+            answer("slurm_conf_meta", &conf, "26.05.5")
+        } else {
+            answer("nodes", &json!([]), "26.05.5")
+        }
+    })
+    .await;
+    let client = fake.client();
+    assert!(client.learn_clock(&fake.client()).await.unwrap());
+    client.nodes().await.unwrap();
+    let key = slurm::token::SigningKey::new(b"key").unwrap();
+    let claims = key.read(&fake.seen().last().unwrap().token).unwrap();
+    assert!((2900..2930).contains(&claims.expires_at), "{claims:?}");
+    let older = older().await;
+    assert!(!older.client().learn_clock(&older.client()).await.unwrap());
+}

@@ -19,7 +19,10 @@ use super::{
     decide::{Memory, Next, decide, describe, refusals_of, refused_before},
     standbys::find_veto,
 };
-use crate::{cluster::pods::Target, fence::next_fence};
+use crate::{
+    cluster::pods::Target,
+    fence::{next_fence, note_rejection},
+};
 
 /// The minimum time between two reconfigures of one slurmctld, so that a burst of edits causes one.
 const MIN_GAP: Duration = Duration::from_secs(1);
@@ -46,7 +49,7 @@ struct Task<'a> {
     wanted_since: Instant,
     memory: Memory,
     /// The agent that `memory` is about.
-    agent: Option<(Target, JwtKey)>,
+    agent: Option<(Target, JwtKey, Arc<Client>)>,
     /// The agent's last status, and when it was read: if nothing failed since, a push need not poll the agent first.
     known: Option<(Instant, Status)>,
     failures: u32,
@@ -214,7 +217,7 @@ impl Task<'_> {
     }
 
     /// Returns the client of the agent, and the agent's status.
-    async fn status(&mut self, wanted: &Wanted) -> Result<(Client, Status), NotApplied> {
+    async fn status(&mut self, wanted: &Wanted) -> Result<(Arc<Client>, Status), NotApplied> {
         let client = self.client(wanted)?;
         if let Some((at, status)) = &self.known
             && self.elapsed(*at) < RECHECK_INTERVAL
@@ -274,6 +277,7 @@ impl Task<'_> {
         let fence = next_fence(&self.cluster.shared.fence);
         self.known = None;
         let answer = client.push(&revision, fence).await;
+        let answer = answer.inspect_err(|error| note_rejection(&self.cluster.shared.fence, error));
         self.memory.highest = self.memory.highest.max(sequence);
         // Neither a dry run nor a change of partitions by RPC reconfigures slurmctld, so the next push need not wait.
         let no_reconfigure = |pushed: &Pushed| {
@@ -471,21 +475,26 @@ impl Task<'_> {
         });
     }
 
-    fn client(&mut self, wanted: &Wanted) -> Result<Client, EmptyKey> {
-        let agent = (wanted.target.clone(), wanted.jwt_key.clone());
-        if self.agent.as_ref() != Some(&agent) {
-            self.agent = Some(agent);
-            self.known = None;
-            // Rejections by another pod or another slurmctld do not apply to this one.
-            self.memory = Memory {
-                highest: self.memory.highest,
-                ..Memory::default()
-            };
-            self.cluster.update_report(|report| {
-                report.refusals = Arc::default();
-                report.checked = None;
-            });
+    /// The client is kept, because it knows the agent's clock.
+    fn client(&mut self, wanted: &Wanted) -> Result<Arc<Client>, EmptyKey> {
+        let Wanted { target, jwt_key, .. } = wanted;
+        if let Some((known, key, client)) = &self.agent
+            && (known, key) == (target, jwt_key)
+        {
+            return Ok(Arc::clone(client));
         }
-        wanted.target.client(self.cluster.host(), &wanted.jwt_key)
+        let client = Arc::new(target.client(self.cluster.host(), jwt_key)?);
+        self.agent = Some((target.clone(), jwt_key.clone(), Arc::clone(&client)));
+        self.known = None;
+        // Rejections by another pod or another slurmctld do not apply to this one.
+        self.memory = Memory {
+            highest: self.memory.highest,
+            ..Memory::default()
+        };
+        self.cluster.update_report(|report| {
+            report.refusals = Arc::default();
+            report.checked = None;
+        });
+        Ok(client)
     }
 }

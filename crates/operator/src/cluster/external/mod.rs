@@ -32,7 +32,8 @@ const OFTEN: Duration = Duration::from_secs(15);
 /// The poll interval otherwise.
 const LATER: Duration = Duration::from_mins(1);
 const USER: &str = "slurm";
-const TOKEN_LIFETIME: Duration = Duration::from_mins(5);
+/// A token is replaced when a fifth of it is left, which is more than clocks may differ.
+const TOKEN_LIFETIME: Duration = Duration::from_mins(15);
 
 /// The external slurmctld of one cluster, and the result of the last poll.
 #[derive(Clone, Debug)]
