@@ -251,7 +251,7 @@ impl<K: Object> State<K> {
 }
 
 /// Whether both are the same version of an object. A list after a broken watch repeats known versions.
-fn same_version(one: &impl Resource, other: &impl Resource) -> bool {
+pub(super) fn same_version(one: &impl Resource, other: &impl Resource) -> bool {
     let (one, other) = (one.meta(), other.meta());
     one.resource_version.is_some() && one.resource_version == other.resource_version && one.uid == other.uid
 }

@@ -55,6 +55,10 @@ pub enum Error {
         after: Duration,
     },
 
+    /// This process does not hold the lease, or could not renew it in time.
+    #[error("cannot {verb} {object}: this process no longer leads")]
+    NotLeading { verb: &'static str, object: String },
+
     /// The reconcile took too long and was aborted.
     #[error("not finished within {0:?}")]
     Deadline(Duration),
@@ -109,6 +113,7 @@ impl Error {
             Self::Leftover { .. } => "leftover",
             Self::Refused { .. } => "refused",
             Self::Silent { .. } => "silent",
+            Self::NotLeading { .. } => "not-leading",
             Self::Deadline(_) => "deadline",
             Self::Panic(_) => "panic",
             Self::Other(_) => "other",

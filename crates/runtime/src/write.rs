@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use self::desired::{Desired, content};
 use crate::{
     Cache, Context, Error, Key, Object, Trigger,
+    cache::same_version,
     extras::extras,
     field_sets::{MANAGER_PREFIX, field_sets},
     gate, hash, lock,
@@ -271,17 +272,30 @@ impl Writer {
 
     /// Deletes the object with this UID only. It is no error if it is gone or was replaced.
     pub async fn delete<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_within::<K>(Key::new(namespace, name), uid, None, None)
+        let deleted = self.send_delete::<K>(Key::new(namespace, name), uid, None, None);
+        if_there(deleted.await).map(drop)
+    }
+
+    /// Deletes an object that is as it was observed, else the result is [`Error::Conflict`]. A grace period of 0 is only
+    /// for a pod on a node that is known to be gone.
+    pub async fn delete_unchanged<K: Written>(&self, observed: &K, grace_period: Option<u32>) -> Result<(), Error> {
+        let (key, meta) = (Key::of(observed), observed.meta());
+        // An empty UID is that of no object.
+        let uid = meta.uid.as_deref().unwrap_or_default();
+        self.send_delete::<K>(key, uid, meta.resource_version.clone(), grace_period)
             .await
     }
 
-    /// Deletes the object with this UID without a grace period. Only for a pod on a node that is known to be gone.
-    pub async fn delete_at_once<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_within::<K>(Key::new(namespace, name), uid, None, Some(0))
-            .await
+    /// Reads an object from the API server, since the watch may lag: [`Error::Conflict`] unless it is as it was observed.
+    pub async fn check_unchanged<K: Written>(&self, observed: &K) -> Result<(), Error> {
+        let key = Key::of(observed);
+        let found = if_there(self.get::<K>(&key.namespace, &key.name).await)?;
+        let is_same = found.is_some_and(|found| same_version(&found, observed));
+        let (verb, object) = ("change", describe::<K>(&key));
+        is_same.then_some(()).ok_or(Error::Conflict { verb, object })
     }
 
-    async fn delete_within<K: Written>(
+    async fn send_delete<K: Written>(
         &self,
         key: Key,
         uid: &str,
@@ -301,8 +315,10 @@ impl Writer {
         let deleted = self
             .call::<K, _>("delete", &key, api.delete(&key.name, &parameters))
             .await;
-        if if_there(deleted)?.is_some() {
-            gate::deleted::<K>(&self.context.registry, key, uid.to_owned());
+        match deleted {
+            Err(error) if !error.has_code(404) => return Err(error),
+            Err(_) => {}
+            Ok(_) => gate::deleted::<K>(&self.context.registry, key, uid.to_owned()),
         }
         Ok(())
     }
@@ -335,15 +351,11 @@ impl Writer {
     ) -> Result<(), Error> {
         for object in cache.owned_by(owner_uid) {
             let key = Key::of(object.as_ref());
-            let meta = object.meta();
-            if keep.contains(&key.name) || meta.deletion_timestamp.is_some() {
+            if keep.contains(&key.name) || object.meta().deletion_timestamp.is_some() {
                 continue;
             }
-            // Without a UID the delete could hit another object.
-            let Some(uid) = &meta.uid else { continue };
             // Only this version: its owner may have changed in the meantime.
-            let version = meta.resource_version.clone();
-            self.delete_within::<K>(key, uid, version, None).await?;
+            if_there(self.delete_unchanged(object.as_ref(), None).await)?;
         }
         Ok(())
     }
@@ -433,13 +445,18 @@ impl Writer {
         key: &Key,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Error> {
-        let result = match tokio::time::timeout(REQUEST_TIMEOUT, call).await {
-            Ok(result) => result.map_err(|error| Error::of_request(verb, describe::<K>(key), error)),
-            Err(_) => Err(Error::Silent {
-                verb,
-                object: describe::<K>(key),
-                after: REQUEST_TIMEOUT,
-            }),
+        let object = || describe::<K>(key);
+        // Another process may lead when the lease has expired, and no write may be under way by then. A read needs no lease.
+        let after = match self.context.fence.remaining() {
+            _ if verb == "get" => REQUEST_TIMEOUT,
+            Some(left) => left.min(REQUEST_TIMEOUT),
+            None => return Err(Error::NotLeading { verb, object: object() }),
+        };
+        let result = tokio::select! {
+            // A process that was stopped notices the deadline before it sends anything.
+            biased;
+            () = tokio::time::sleep(after) => Err(Error::Silent { verb, object: object(), after }),
+            result = call => result.map_err(|error| Error::of_request(verb, object(), error)),
         };
         if verb != "get" {
             let label = result.as_ref().map_or_else(Error::label, |_| "ok");

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::keys::{annotations, labels};
-use k8s_openapi::{
-    api::core::v1::{Node, Pod},
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::Api;
 use serde_json::json;
 use slurm::agent::Reason;
@@ -58,6 +55,11 @@ impl Executor<'_> {
                 return Ok(());
             }
         }
+        let observed = pod.as_ref().and_then(|pod| self.worker(pod));
+        if let Some(Worker(observed)) = observed {
+            // The order names the node, which may be the pod's successor by now.
+            self.writer.check_unchanged(observed).await?;
+        }
         if let Some(order) = down {
             self.command(order).await?;
             if !is_planned {
@@ -65,19 +67,14 @@ impl Executor<'_> {
                 self.warn(reason::NODE_LOST, message);
             }
         }
-        let Some(ObjectId { name, uid }) = pod else {
+        let Some(observed) = observed else {
             return Ok(());
         };
-        let message = format!("Replacing pod {name}: {}", death.message);
-        self.pod_event(uid, reason::SUCCESSFUL_DELETE, message);
-        if death.node.is_some() {
-            // No kubelet can confirm its end.
-            self.writer
-                .delete_at_once::<Pod>(&self.key.namespace, name, uid)
-                .await?;
-        } else {
-            self.writer.delete::<Pod>(&self.key.namespace, name, uid).await?;
-        }
+        let message = format!("Replacing pod {}: {}", observed.name(), death.message);
+        self.pod_event(observed.uid(), reason::SUCCESSFUL_DELETE, message);
+        // No kubelet of a node that is gone can confirm its end.
+        let grace_period = death.node.is_some().then_some(0);
+        self.writer.delete_unchanged(observed.0, grace_period).await?;
         Ok(())
     }
 
@@ -242,6 +239,10 @@ impl Executor<'_> {
 
     async fn remove_worker(&self, removal: &WorkerRemoval) -> Result<(), StepError> {
         let WorkerRemoval { pod, node, .. } = removal;
+        let Some(Worker(observed)) = self.worker(pod) else {
+            return Ok(());
+        };
+        self.writer.check_unchanged(observed).await?;
         if let Some(order) = &removal.order {
             self.command(order).await?;
         }
@@ -259,9 +260,7 @@ impl Executor<'_> {
             };
             self.own_claim(claim, None, Some(owner)).await?;
         }
-        self.writer
-            .delete::<Pod>(&self.key.namespace, &pod.name, &pod.uid)
-            .await?;
+        self.writer.delete_unchanged(observed, None).await?;
         let message = format!("Removed pod {}, whose node had no job", pod.name);
         self.pod_event(&pod.uid, reason::SUCCESSFUL_DELETE, message);
         Ok(())

@@ -80,7 +80,10 @@ impl ApplyResult {
             Ok(value) => return Some(value),
             Err(StepError::Changed) => self.changed = true,
             Err(StepError::Failed(error)) => {
-                self.problems.push(error.to_string());
+                // A new plan is made on the object as it is now.
+                if !matches!(error, Error::Conflict { .. }) {
+                    self.problems.push(error.to_string());
+                }
                 if let Error::Taken { .. } = error {
                     self.name_taken = true;
                 } else {

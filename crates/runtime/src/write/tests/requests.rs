@@ -34,6 +34,54 @@ async fn only_the_object_with_the_uid_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_that_was_paused_beyond_its_lease_deletes_nothing() {
+    let world = World::new().await;
+    let made = world.writer.apply(&config_map(json!({}))).await.unwrap();
+    let lease = Duration::from_secs(10);
+    let until = tokio::time::Instant::now() + lease;
+    world.context.fence.begin(2, jiff::Timestamp::UNIX_EPOCH, Some(until));
+    world.writer.check_unchanged(&made).await.unwrap();
+    tokio::time::advance(lease).await;
+    world.writes();
+    let error = world.writer.delete_unchanged(&made, None).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot delete ConfigMap n/a: this process no longer leads"
+    );
+    assert!(world.writes().is_empty());
+    world.writer.get::<ConfigMap>("n", "a").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_ends_before_another_process_could_lead() {
+    let world = World::new().await;
+    let until = tokio::time::Instant::now() + Duration::from_secs(3);
+    world.context.fence.begin(2, jiff::Timestamp::UNIX_EPOCH, Some(until));
+    world.server.fail(Fault::Hang("create"));
+    let error = world.writer.create(&config_map(json!({}))).await.unwrap_err();
+    assert_eq!(error.label(), "silent");
+    assert!(tokio::time::Instant::now() <= until + Duration::from_millis(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_has_changed_since_it_was_observed_is_not_deleted() {
+    let world = World::new().await;
+    let observed = world.writer.apply(&config_map(json!({"a": "1"}))).await.unwrap();
+    world.by_hand(CONFIG_MAP, &json!({"data": {"a": "2"}}));
+    let checked = world.writer.check_unchanged(&observed).await;
+    assert_eq!(checked.unwrap_err().label(), "conflict");
+    let deleted = world.writer.delete_unchanged(&observed, None).await;
+    assert_eq!(deleted.unwrap_err().label(), "conflict");
+    let now: ConfigMap = world.writer.get("n", "a").await.unwrap();
+    world.writer.check_unchanged(&now).await.unwrap();
+    world.writer.delete_unchanged(&now, None).await.unwrap();
+    assert!(world.server.store().get(&Path::parse(CONFIG_MAP)).is_err());
+    world.writer.delete_unchanged(&now, None).await.unwrap();
+    let checked = world.writer.check_unchanged(&now).await;
+    assert_eq!(checked.unwrap_err().label(), "conflict", "it is gone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pruning_deletes_the_owners_children_that_are_not_kept() {
     let world = World::new().await;
     for (name, owner) in [("keep", "1"), ("drop", "1"), ("other", "2")] {
