@@ -39,6 +39,9 @@ reasons! {
     CONFIG_MAP_MISSING = "ConfigMapMissing", on "Ready, Degraded, event" => "Create it, or correct the reference.";
     /// The referenced Controller does not exist, or an Accounting without keys of its own has none.
     CONTROLLER_MISSING = "ControllerMissing", on "Ready, Degraded, event" => "Create it, or correct the reference.";
+    /// The referenced Controller exists and cannot be used: this version cannot decode it, or has not received it yet.
+    CONTROLLER_UNREADABLE = "ControllerUnreadable", on "Ready, Degraded, event"
+        => "Correct the field that the message names, or run the version of the operator that knows it.";
     /// An object of another owner has the name of a child. It is left unchanged.
     NAME_TAKEN = runtime::NAME_TAKEN, on "Ready, Degraded, event"
         => "Delete or rename the object that the message names, or give this object another name.";

@@ -5,7 +5,8 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 
 use crate::{
     finding::Finding,
-    reason::{CONTROLLER_MISSING, SECRET_MISSING},
+    kinds::Caches,
+    reason::{CONTROLLER_MISSING, CONTROLLER_UNREADABLE, SECRET_MISSING},
 };
 
 /// The bytes of an entry, if there are any.
@@ -28,8 +29,20 @@ pub(crate) fn missing(names: &str, reference: &SecretKeyRef, secret: Option<&Sec
     )
 }
 
-/// The finding of an object that names a missing Controller.
-pub(crate) fn missing_controller(name: &str) -> Finding {
+/// Why the Controller of this name exists and cannot be used, as a predicate.
+pub(crate) fn unreadable_controller(caches: &Caches, namespace: &str, name: &str) -> Option<String> {
+    let error = caches.controllers.undecodable(namespace, name)?;
+    Some(format!(
+        "cannot be decoded by this version of the operator: {error}; correct it with kubectl edit, or run the version that knows it"
+    ))
+}
+
+/// The finding of an object whose Controller is not known: it is missing, or `unreadable` says why it cannot be used.
+pub(crate) fn missing_controller(name: &str, unreadable: Option<&str>) -> Finding {
+    if let Some(why) = unreadable {
+        let message = format!("spec.controllerRef.name names Controller {name:?}, which {why}");
+        return Finding::blocking(CONTROLLER_UNREADABLE, message);
+    }
     Finding::blocking(
         CONTROLLER_MISSING,
         format!("spec.controllerRef.name names Controller {name:?}, which does not exist; create it, or name another"),

@@ -34,6 +34,8 @@ struct State<K> {
     objects: BTreeMap<Key, Entry<K>>,
     /// The UIDs of controllers, each with the keys of the objects it controls.
     controlled: BTreeSet<(String, Key)>,
+    /// Objects that cannot be decoded, each with the error.
+    undecodable: BTreeMap<Key, String>,
     /// Objects of other owners whose names are wanted.
     contested: HashMap<Key, Contested>,
     /// The highest resourceVersion any event carried.
@@ -81,6 +83,7 @@ impl<K> Cache<K> {
             state: RwLock::new(State {
                 objects: BTreeMap::new(),
                 controlled: BTreeSet::new(),
+                undecodable: BTreeMap::new(),
                 contested: HashMap::new(),
                 seen: 0,
             }),
@@ -98,6 +101,12 @@ impl<K> Cache<K> {
         let state = self.read();
         let entry = state.objects.get(&Key::new(namespace, name))?;
         Some(Arc::clone(&entry.object))
+    }
+
+    /// Why the object of this name cannot be decoded, if it exists and cannot. An older version of it may be cached.
+    pub fn undecodable(&self, namespace: &str, name: &str) -> Option<String> {
+        let state = self.read();
+        state.undecodable.get(&Key::new(namespace, name)).cloned()
     }
 
     /// The objects of a namespace, by name.
@@ -182,6 +191,7 @@ impl<K: Object> Cache<K> {
         self.trim(&mut object);
         self.change(|state| {
             state.saw(&object);
+            state.undecodable.remove(&key);
             if !(self.0.rules.is_relevant)(&object) {
                 return state.take(&key);
             }
@@ -200,11 +210,20 @@ impl<K: Object> Cache<K> {
         })
     }
 
+    /// Records that an object cannot be decoded. Of an older version that could be, everything stays.
+    pub fn insert_undecodable(&self, object: &impl Resource, error: String) {
+        self.change(|state| {
+            state.saw(object);
+            state.undecodable.insert(Key::of(object), error);
+        });
+    }
+
     /// Removes an object as a watch would, and returns what changed.
     pub fn remove(&self, object: &impl Resource) -> Option<Delta<K>> {
         let key = Key::of(object);
         self.change(|state| {
             state.saw(object);
+            state.undecodable.remove(&key);
             for (trigger, waiting) in state.contested.remove(&key).into_iter().flat_map(|it| it.waiting) {
                 trigger.wake(waiting);
             }
@@ -217,6 +236,7 @@ impl<K: Object> Cache<K> {
     pub(super) fn sweep(&self, namespace: Option<&str>, listed: &HashSet<Key>) -> Vec<Delta<K>> {
         let is_gone = |key: &&Key| namespace.is_none_or(|own| own == key.namespace) && !listed.contains(*key);
         self.change(|state| {
+            state.undecodable.retain(|key, _| !is_gone(&key));
             let gone: Vec<Key> = state.objects.keys().filter(is_gone).cloned().collect();
             gone.iter().filter_map(|key| state.take(key)).collect()
         })

@@ -171,3 +171,4 @@ impl<K: Object> Watch<K> {
 
 #[cfg(test)]
 mod tests;
+            self.cache.insert_undecodable(&object, invalid.error.clone());

@@ -19,6 +19,7 @@ use crate::{
     key_mismatch::{find_key_mismatch, find_other_key},
     references::is_daemon,
     runtime::{Caches, Context},
+    secret::unreadable_controller,
 };
 
 /// The container that reloads the daemons logs only changes, so that its last lines hold the current state of every file.
@@ -32,6 +33,8 @@ pub(crate) struct Observed {
     pub(super) login_set: Arc<LoginSet>,
     /// The Controller that it names.
     pub(super) controller: Option<Arc<Controller>>,
+    /// Why the Controller is not known although it exists.
+    pub(super) unreadable_controller: Option<String>,
     pub(super) slurm_key: Option<Arc<Secret>>,
     /// Why no pod is made with that key.
     pub(super) other_key: Option<String>,
@@ -69,6 +72,7 @@ pub(super) fn read(login_set: Arc<LoginSet>, caches: &Caches, images: Images, cl
     let cluster = controller.as_deref();
     Observed {
         other_key: cluster.and_then(|controller| find_other_key(controller, caches, SLURM_KEY_FILE)),
+        unreadable_controller: unreadable_controller(caches, &namespace, &login_set.spec.controller_ref.name),
         slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
         sssd_conf: caches.secrets.get(&namespace, &login_set.spec.sssd_conf_ref.name),
         host_keys: caches.secrets.get(&namespace, &names.ssh_host_keys_secret()),

@@ -61,7 +61,7 @@ fn plan_deployment(observed: &Observed, findings: &mut Vec<Finding>) -> Option<D
     let login_set = observed.login_set.as_ref();
     let name = &login_set.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        findings.push(missing_controller(name));
+        findings.push(missing_controller(name, observed.unreadable_controller.as_deref()));
         return None;
     };
     let mut slurm_key = None;

@@ -82,12 +82,18 @@ impl NodeSetReconciler {
         }
     }
 
-    async fn knowledge(&self, cluster: &Key) -> Knowledge {
+    /// Returns also why the Controller is not known although it exists.
+    async fn knowledge(&self, cluster: &Key) -> (Knowledge, Option<String>) {
         let Key { namespace, name } = cluster;
-        if self.ctx.caches.controllers.get(namespace, name).is_none() {
-            return Knowledge::unknown(format!("there is no Controller {name:?}"));
+        if self.ctx.caches.controllers.get(namespace, name).is_some() {
+            return (self.ctx.clusters.knowledge_within(cluster, FIRST_POLL).await, None);
         }
-        self.ctx.clusters.knowledge_within(cluster, FIRST_POLL).await
+        let unreadable = self.ctx.unseen_controller(cluster).await;
+        let why = match &unreadable {
+            Some(why) => format!("Controller {name:?} {why}"),
+            None => format!("there is no Controller {name:?}"),
+        };
+        (Knowledge::unknown(why), unreadable)
     }
 
     /// Returns when to write the status, if not now.
@@ -156,7 +162,7 @@ impl Reconciler for NodeSetReconciler {
         // One key is never reconciled twice concurrently, so this does not wait.
         let mut memory = memory.lock().await;
         let cluster = Key::new(&key.namespace, &nodeset.spec.controller_ref.name);
-        let knowledge = self.knowledge(&cluster).await;
+        let (knowledge, unreadable) = self.knowledge(&cluster).await;
         let environment = Environment {
             images: self.ctx.defaults.images.clone(),
             cluster_domain: self.ctx.cluster_domain.clone(),
@@ -166,6 +172,7 @@ impl Reconciler for NodeSetReconciler {
         };
         let now = self.ctx.clock.now();
         let mut observed = observe(&self.ctx.caches, nodeset, knowledge, environment, now);
+        observed.unreadable_controller = unreadable;
         observed.key_mismatch = observed.controller.as_deref().and_then(|controller| {
             let mismatch = find_key_mismatch(controller, &self.ctx.caches, &self.ctx.clusters, observed.now)?;
             Some(mismatch.of_pods(&observed.pods)?.message())

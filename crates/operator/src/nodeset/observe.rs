@@ -36,6 +36,8 @@ use crate::{
 pub struct Observed {
     pub nodeset: Arc<NodeSet>,
     pub controller: Option<Arc<Controller>>,
+    /// Why the Controller is not known although it exists.
+    pub unreadable_controller: Option<String>,
     pub controller_names: Vec<String>,
     /// All NodeSets of the same Controller, including this one, by name.
     pub siblings: Vec<Arc<NodeSet>>,
@@ -148,6 +150,7 @@ pub fn observe(
         nodeset,
         partitions,
         controller,
+        unreadable_controller: None,
         siblings,
         orphans,
         foreign_hostnames,

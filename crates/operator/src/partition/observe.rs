@@ -22,6 +22,8 @@ pub(super) struct Observed {
     /// The key of its Controller.
     pub(super) cluster: Key,
     pub(super) controller: Option<Arc<Controller>>,
+    /// Why the Controller is not known although it exists.
+    pub(super) unreadable_controller: Option<String>,
     /// The namespace is being deleted.
     pub(super) is_namespace_deleted: bool,
     /// The report of its Controller, which the plan replaces for an external slurmctld. `None` while its state is not known.
@@ -51,6 +53,10 @@ pub(super) async fn observe(partition: Arc<Partition>, context: &Context) -> Obs
     let namespace = partition.namespace().unwrap_or_default();
     let cluster = Key::new(&namespace, &partition.spec.controller_ref.name);
     let controller = caches.controllers.get(&namespace, &cluster.name);
+    let unreadable_controller = match &controller {
+        Some(_) => None,
+        None => context.unseen_controller(&cluster).await,
+    };
     let is_namespace_deleted = caches.is_ending(&namespace);
     let is_external = controller
         .as_ref()
@@ -80,5 +86,6 @@ pub(super) async fn observe(partition: Arc<Partition>, context: &Context) -> Obs
         partition,
         cluster,
         controller,
+        unreadable_controller,
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     finding::Finding,
     reason,
     runtime::Warning,
+    secret::missing_controller,
 };
 
 /// The effects of a plan.
@@ -123,7 +124,9 @@ pub(super) fn is_closing(observed: &Observed) -> bool {
     let partition = observed.partition.as_ref();
     let controller = observed.controller.as_ref();
     let is_cluster_deleted = observed.is_namespace_deleted
-        || controller.is_none_or(|controller| controller.metadata.deletion_timestamp.is_some());
+        || controller.map_or(observed.unreadable_controller.is_none(), |controller| {
+            controller.metadata.deletion_timestamp.is_some()
+        });
     let is_absent = |report: &PartitionReport| report.line.is_none() && !report.may_have_line;
     let is_gone = observed.report.as_ref().is_some_and(is_absent);
     partition.metadata.deletion_timestamp.is_some() && has_finalizer(partition) && !is_cluster_deleted && !is_gone
@@ -159,6 +162,9 @@ pub(super) fn assess(observed: &Observed) -> Assessment {
     let trouble = report.and_then(|report| report.trouble.clone());
     let waits = report.and_then(|report| report.waits.as_ref());
     let waits = waits.map(|why| format!("Controller {controller:?} waits: {why}"));
+    let unreadable = observed.unreadable_controller.as_deref();
+    let unreadable = unreadable.map(|why| missing_controller(controller, Some(why)));
+    let trouble = unreadable.or(trouble);
     if partition.metadata.deletion_timestamp.is_some() {
         return match (trouble, waits.filter(|_| closed_line(observed).is_none())) {
             _ if !is_closing(observed) => Assessment::default(),
@@ -174,7 +180,7 @@ pub(super) fn assess(observed: &Observed) -> Assessment {
     if !invalid.is_empty() {
         return Assessment::at_fault(invalid);
     }
-    if observed.controller.is_none() {
+    if observed.controller.is_none() && trouble.is_none() {
         let message = format!(
             "spec.controllerRef.name names Controller {controller:?}, which does not exist; create it, or create a Partition for another one"
         );

@@ -24,7 +24,7 @@ use crate::{
     reason,
     references::{References, key_secret, select},
     runtime::{Applied, Caches, Context, Key, Writer},
-    secret::{entry, missing, missing_controller},
+    secret::{entry, missing, missing_controller, unreadable_controller},
     template::{
         component::{Component, Pods},
         container::{container, default_pull_policy, image_to_run},
@@ -51,6 +51,8 @@ pub(crate) struct Observed {
     rest_api: Arc<RestApi>,
     /// The Controller that it names.
     controller: Option<Arc<Controller>>,
+    /// Why the Controller is not known although it exists.
+    unreadable_controller: Option<String>,
     /// The slurm.conf that slurmrestd reads.
     config: Option<Arc<ConfigMap>>,
     slurm_key: Option<Arc<Secret>>,
@@ -139,6 +141,7 @@ fn observe(rest_api: Arc<RestApi>, caches: &Caches, images: Images) -> Observed 
     let names = controller.as_ref().map(|controller| controller.child_names());
     let key = controller.as_ref().and_then(|controller| controller.slurm_key());
     Observed {
+        unreadable_controller: unreadable_controller(caches, &namespace, &rest_api.spec.controller_ref.name),
         config: names.and_then(|names| caches.config_maps.get(&namespace, &names.config_map())),
         slurm_key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
         deployment: caches
@@ -155,7 +158,7 @@ fn plan_deployment(observed: &Observed, findings: &mut Vec<Finding>) -> Option<D
     let rest_api = observed.rest_api.as_ref();
     let name = &rest_api.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
-        findings.push(missing_controller(name));
+        findings.push(missing_controller(name, observed.unreadable_controller.as_deref()));
         return None;
     };
     let secret = observed.slurm_key.as_deref();

@@ -94,6 +94,30 @@ async fn an_object_that_cannot_be_decoded_does_not_block_its_kind() {
     let event = reported.try_recv().unwrap();
     assert_eq!(event.reason.as_deref(), Some("Undecodable"));
     assert_eq!(event.regarding.unwrap().name.as_deref(), Some("bad"));
+
+    let cache = registry.cache::<NodeSet>();
+    assert_eq!(cache.undecodable("n", "good"), None);
+    assert!(cache.undecodable("n", "bad").unwrap().contains("many"));
+    let path = Path::parse(&format!("{NODE_SETS}/bad"));
+    let correct = |replicas: Value| {
+        let change = json!({"spec": {"replicas": replicas}});
+        server.edit(|store| store.merge(&path, &change, "test")).unwrap();
+    };
+    correct(json!(1));
+    a_moment().await;
+    assert_eq!(cache.undecodable("n", "bad"), None);
+    assert_eq!(names::<NodeSet>(&registry), ["bad", "good"]);
+    correct(json!("many"));
+    a_moment().await;
+    assert!(cache.undecodable("n", "bad").is_some());
+    assert_eq!(
+        names::<NodeSet>(&registry),
+        ["bad", "good"],
+        "the last good version stays"
+    );
+    server.edit(|store| store.delete(&path, &Value::Null)).unwrap();
+    a_moment().await;
+    assert_eq!(cache.undecodable("n", "bad"), None);
 }
 
 #[tokio::test(start_paused = true)]

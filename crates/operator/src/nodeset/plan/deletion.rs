@@ -84,6 +84,7 @@ fn unconditional(observed: &Observed) -> Option<&'static str> {
     match observed.controller.as_deref() {
         _ if forced.is_some_and(|value| value == keys::ON) => Some("its deletion was forced"),
         _ if observed.namespace_goes => Some("its namespace is being deleted"),
+        None if observed.unreadable_controller.is_some() => None,
         None => Some("its Controller does not exist"),
         Some(controller) if controller.metadata.deletion_timestamp.is_some() => {
             Some("its Controller is being deleted too")
@@ -244,6 +245,16 @@ mod tests {
             );
             assert_eq!(steps(&plan), ["let go early"]);
         }
+    }
+
+    #[test]
+    fn a_deletion_waits_for_a_controller_that_cannot_be_read() {
+        let set = terminating(nodeset(&json!({ "replicas": 1 })));
+        let mut observed = observed(vec![slurm_key(), set, worker(0)], unknown());
+        observed.unreadable_controller = Some("cannot be decoded".to_owned());
+        let plan = plan(&observed);
+        assert_eq!(steps(&plan), [""; 0]);
+        assert!(!plan.waits.is_empty());
     }
 
     #[test]

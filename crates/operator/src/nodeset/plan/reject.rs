@@ -8,6 +8,7 @@ use crate::{
     finding::{Finding, messages},
     nodeset::observe::Observed,
     reason,
+    secret::missing_controller,
 };
 
 /// Returns the Controller of the NodeSet, or why the operator does not act.
@@ -20,6 +21,9 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
     }
     let name = &nodeset.spec.controller_ref.name;
     let Some(controller) = observed.controller.as_deref() else {
+        if let Some(why) = &observed.unreadable_controller {
+            return Err(missing_controller(name, Some(why)));
+        }
         let existing = if observed.controller_names.is_empty() {
             "there is none in this namespace".to_owned()
         } else {

@@ -64,6 +64,7 @@ fn view(spec: &Value, report: Option<PartitionReport>) -> Observed {
         partition: Arc::new(partition),
         cluster: crate::runtime::Key::new("hpc", "slurm"),
         controller: Some(Arc::new(controller)),
+        unreadable_controller: None,
         is_namespace_deleted: false,
         report,
         knowledge: Knowledge::unknown("not polled"),
@@ -255,6 +256,11 @@ fn the_finalizer_is_added_to_a_new_object_and_removed_with_the_line() {
     let mut orphan = deleted(view(&spec, Some(live(1))));
     orphan.controller = None;
     assert_eq!(plan_object(&orphan), [Effect::RemoveFinalizer]);
+    // One may have it that this version of the operator cannot decode.
+    orphan.unreadable_controller = Some("cannot be decoded".to_owned());
+    assert_eq!(plan_object(&orphan), []);
+    let retained = assess(&orphan).retained(&orphan.partition).cloned();
+    assert_eq!(retained.unwrap().reason, crate::reason::CONTROLLER_UNREADABLE);
     let mut ending = deleted(view(&spec, Some(live(1))));
     ending.is_namespace_deleted = true;
     assert_eq!(plan_object(&ending), [Effect::RemoveFinalizer]);
