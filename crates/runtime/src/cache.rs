@@ -38,8 +38,8 @@ struct State<K> {
     undecodable: BTreeMap<Key, String>,
     /// Objects of other owners whose names are wanted.
     contested: HashMap<Key, Contested>,
-    /// The highest resourceVersion any event carried.
-    seen: u128,
+    /// The highest resourceVersion that an event of each namespace carried. Each may have a watch of its own.
+    seen: BTreeMap<String, u128>,
 }
 
 /// An object of another owner that has a wanted name.
@@ -85,7 +85,7 @@ impl<K> Cache<K> {
                 controlled: BTreeSet::new(),
                 undecodable: BTreeMap::new(),
                 contested: HashMap::new(),
-                seen: 0,
+                seen: BTreeMap::new(),
             }),
             rules,
             events: watch::Sender::new(()),
@@ -142,9 +142,9 @@ impl<K> Cache<K> {
         self.read().objects.get(key)?.field_sets.get(manager).copied()
     }
 
-    /// Whether a watch has delivered this resourceVersion, or a later one.
-    pub(super) fn has_seen(&self, version: u128) -> bool {
-        self.read().seen >= version
+    /// Whether a watch has delivered this resourceVersion of an object in this namespace, or a later one.
+    pub(super) fn has_seen(&self, namespace: &str, version: u128) -> bool {
+        self.read().seen.get(namespace).is_some_and(|seen| *seen >= version)
     }
 
     /// Waits until the condition holds for the cached objects.
@@ -266,7 +266,9 @@ impl<K: Object> State<K> {
     }
 
     fn saw(&mut self, object: &impl Resource) {
-        self.seen = self.seen.max(resource_version(object).unwrap_or_default());
+        let namespace = object.meta().namespace.clone().unwrap_or_default();
+        let seen = self.seen.entry(namespace).or_default();
+        *seen = resource_version(object).unwrap_or_default().max(*seen);
     }
 }
 

@@ -1,11 +1,13 @@
 //! Two clients of the API server: one for single requests, one for watches.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use kube::{Client, Config};
+use http::Request;
+use kube::{Client, Config, client::Body};
+use tokio::time::timeout;
 
 /// kube's clients have no read timeout by default, so a request on a connection that was cut silently would hang. A watch
-/// may be silent for minutes and has a timeout of its own.
+/// whose response has begun may be silent for a minute and has a timeout of its own.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Both clients.
@@ -26,6 +28,9 @@ impl std::fmt::Debug for Clients {
 impl Clients {
     /// Clients of the API server of this configuration.
     pub fn new(mut config: Config) -> Result<Self, kube::Error> {
+        // A retry of kube's sleeps as long as the API server asks for, unnoticed. Queue, watches and lease have their own.
+        config.default_retry = false;
+        config.connect_timeout = Some(READ_TIMEOUT);
         let watches = Client::try_from(config.clone())?;
         config.read_timeout = Some(READ_TIMEOUT);
         // Otherwise the time that a connection was idle in the pool would count.
@@ -40,5 +45,24 @@ impl Clients {
             calls: client.clone(),
             watches: client,
         }
+    }
+
+    /// A client for one watch and its lists, which calls `heard` after every successful response. A response that does not
+    /// begin in time is an error.
+    pub(crate) fn of_watch(self, heard: impl Fn() + Send + Sync + 'static) -> Client {
+        let heard = Arc::new(heard);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (clients, heard) = (self.clone(), Arc::clone(&heard));
+            async move {
+                let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                let client = if is_watch { clients.watches } else { clients.calls };
+                let response = timeout(READ_TIMEOUT, client.send(request)).await??;
+                if response.status().is_success() {
+                    heard();
+                }
+                Ok::<_, tower::BoxError>(response)
+            }
+        });
+        Client::new(service, "default")
     }
 }

@@ -49,8 +49,8 @@ pub(crate) fn wrote<K: Object>(registry: &Registry, object: &K) {
     let Some(version) = resource_version(object) else {
         return;
     };
-    let cache = registry.cache::<K>();
-    Journal::add(async move { cache.wait_until(|cache| cache.has_seen(version)).await });
+    let (cache, namespace) = (registry.cache::<K>(), Key::of(object).namespace);
+    Journal::add(async move { cache.wait_until(|cache| cache.has_seen(&namespace, version)).await });
 }
 
 /// Records that the object with this UID was or is being deleted.
@@ -106,6 +106,16 @@ mod tests {
         assert!(settled);
         assert!(start.elapsed() >= Duration::from_secs(1));
         assert!(journal.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_of_another_namespace_says_nothing_about_a_write() {
+        let registry = registry();
+        let journal = journal_of_a_write(&registry).await;
+        let mut other = config_map("11", "v");
+        other.metadata.namespace = Some("other".to_owned());
+        registry.cache::<ConfigMap>().insert(other);
+        assert!(!journal.settled(SOON).await);
     }
 
     #[tokio::test(start_paused = true)]

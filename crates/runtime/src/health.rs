@@ -16,12 +16,14 @@ pub(crate) const TURN: Duration = Duration::from_secs(5);
 /// A loop that has not reported for so long hangs.
 const STUCK: Duration = Duration::from_mins(1);
 
-/// When each loop last reported, and which caches are synced. A clone shares them.
+/// When each loop last reported, which caches are synced, and which watches are silent. A clone shares them.
 #[derive(Debug, Clone)]
 pub(super) struct Health {
     host: Host,
     turns: Arc<Mutex<BTreeMap<&'static str, Instant>>>,
     caches: watch::Sender<BTreeMap<String, bool>>,
+    /// From when on each watch, and the API server itself, counts as silent.
+    silent_from: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
 
 impl Health {
@@ -30,6 +32,7 @@ impl Health {
             host,
             turns: Arc::default(),
             caches: watch::Sender::default(),
+            silent_from: Arc::default(),
         }
     }
 
@@ -61,6 +64,24 @@ impl Health {
         let caches = self.caches.borrow();
         let missing = caches.iter().filter(|(_, synced)| !**synced);
         missing.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Records a response to a watch or to the heartbeat. It counts as silent after this time without another.
+    pub(super) fn heard(&self, name: &str, silent_after: Duration) {
+        let from = self.host.instant() + silent_after;
+        lock(&self.silent_from).insert(name.to_owned(), from);
+    }
+
+    /// Records that a kind is not watched: its definition is not installed.
+    pub(super) fn unwatched(&self, name: &str) {
+        lock(&self.silent_from).remove(name);
+    }
+
+    /// The watches without a response for too long, so that their caches may be old.
+    pub(super) fn silent(&self) -> Vec<String> {
+        let (now, from) = (self.host.instant(), lock(&self.silent_from));
+        let silent = from.iter().filter(|(_, from)| **from <= now);
+        silent.map(|(name, _)| name.clone()).collect()
     }
 
     /// Returns when all caches are synced.

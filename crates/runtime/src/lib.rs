@@ -43,6 +43,7 @@ mod write;
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use host::Host;
@@ -71,6 +72,9 @@ pub use registry::Registry;
 pub use trigger::{Signal, Trigger, Triggers};
 pub use watch::UNDECODABLE;
 pub use write::{TAKEN_RETRY, Writer, Written};
+
+/// The time between two heartbeats, and for a response. A connection is dead after four times that.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// What every kind works with. A clone shares it.
 #[derive(Clone)]
@@ -107,6 +111,26 @@ impl Context {
             health: Health::new(host),
         };
         (context, waiting_events)
+    }
+
+    /// The watches without a response for so long that their caches may be old. Nothing may be deleted because of these.
+    pub fn silent_watches(&self) -> Vec<String> {
+        self.health.silent()
+    }
+
+    /// Requests the API server's version again and again until the process ends, so that a dead connection is noticed.
+    async fn heartbeat(self) {
+        loop {
+            let response = tokio::time::timeout(HEARTBEAT, self.client.apiserver_version()).await;
+            // An error of the API server is a response too.
+            if matches!(
+                response,
+                Ok(Ok(_) | Err(kube::Error::Api(_) | kube::Error::SerdeError(_)))
+            ) {
+                self.health.heard("API server", HEARTBEAT * 4);
+            }
+            tokio::time::sleep(HEARTBEAT).await;
+        }
     }
 
     /// The context of a process that leads, for tests of one kind: events and triggers go nowhere.

@@ -44,6 +44,7 @@ metrics! {
     leader: Gauge = Gauge::default(), "leader", "1 while this process leads";
     watch_restarts: Family<Labels<1>, Counter> = Family::default(),
         "watch_restarts", "Watches that broke and were restarted";
+    silent: Gauge = Gauge::default(), "silent_watches", "Watches, and the API server itself, that do not respond in time";
     undecodable: Family<Labels<1>, Counter> = Family::default(),
         "undecodable_objects", "Objects that could not be decoded";
     dropped_events: Counter = Counter::default(), "events_dropped", "Events that could not be written";

@@ -191,6 +191,7 @@ fn start_servers(tasks: &mut Background, options: &Options, context: &Context) {
 fn start_watches(tasks: &mut Background, namespaces: &[String], context: &Context) {
     let follow = context.definitions.clone().follow(context.clone());
     spawn(tasks, "watch of the definitions", follow.map(Ok));
+    spawn(tasks, "heartbeat", context.clone().heartbeat().map(Ok));
     for watch in context.registry.watches(namespaces, context) {
         spawn(tasks, "watch", watch.map(Ok));
     }

@@ -23,7 +23,7 @@ use rustls::{
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
 };
 
-use crate::{Context, Object, error::describe, health::Health};
+use crate::{Context, Object, error::describe, health::Health, metrics::number};
 
 /// The content type Prometheus expects of this text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -33,8 +33,9 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 /// Serves metrics. If `secure`, over HTTPS and only to callers whom the API server authorizes.
 pub(crate) async fn serve_metrics(address: SocketAddr, secure: bool, context: Context) -> anyhow::Result<()> {
-    let metrics = context.metrics.clone();
+    let (metrics, health) = (context.metrics.clone(), context.health.clone());
     let render = move || async move {
+        metrics.silent.set(number(health.silent().len()));
         let text = metrics.render().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
         Ok::<_, StatusCode>(([("content-type", OPEN_METRICS)], text))
     };
@@ -53,7 +54,10 @@ pub(crate) async fn serve_health(address: SocketAddr, context: Context) -> anyho
 fn health_routes(health: Health) -> Router {
     let ready = health.clone();
     let healthz = async move || respond(&health.stuck(), "these loops hang");
-    let readyz = async move || respond(&ready.missing(), "these caches are not synced yet");
+    let readyz = async move || match ready.missing() {
+        missing if missing.is_empty() => respond(&ready.silent(), "no response from the API server for these watches"),
+        missing => respond(&missing, "these caches are not synced yet"),
+    };
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))

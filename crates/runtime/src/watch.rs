@@ -1,19 +1,26 @@
 //! Fills the caches from the API server, with one watch per kind and namespace.
 
-use std::{collections::HashSet, pin::pin};
+use std::{collections::HashSet, pin::pin, time::Duration};
 
 use futures::{Stream, StreamExt};
 use kube::{
+    Client,
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
 
 use crate::{
-    Cache, Context, Definition, Delta, Key, Object, Reach, Signal, definitions::name_of, error, metrics::of_kind,
+    Cache, Clients, Context, Definition, Delta, Key, Object, Reach, Signal, definitions::name_of, error,
+    metrics::of_kind,
 };
 
 /// Reason: an object cannot be decoded.
 pub const UNDECODABLE: &str = "Undecodable";
+
+/// Seconds after which the API server ends a watch, which is then requested again. kube notices 5 s later that it did not.
+const WATCH_SECONDS: u32 = 60;
+/// Time for that and for a second request.
+const SILENT_AFTER: Duration = Duration::from_secs(80);
 
 /// A page of full pods is some megabytes before it is trimmed.
 const PAGE: u32 = 250;
@@ -25,8 +32,9 @@ pub(crate) fn watch_kind<K: Object>(
     namespace: Option<String>,
     context: Context,
 ) -> impl Future<Output = ()> + Send + 'static {
-    let (client, definitions) = (context.watches.clone(), context.definitions.clone());
+    let definitions = context.definitions.clone();
     let mut watch = Watch::new(cache.clone(), namespace.clone(), context);
+    let client = watch.client();
     async move {
         let rules = cache.rules();
         let definition = (rules.definition != Definition::BuiltIn).then(name_of::<K>);
@@ -35,13 +43,15 @@ pub(crate) fn watch_kind<K: Object>(
                 tokio::select! {
                     () = definitions.installed(name) => {}
                     () = definitions.missing(name) => {
+                        watch.context.health.unwatched(&watch.name);
                         watch.clear();
                         definitions.installed(name).await;
                     }
                 }
             }
             let api = K::Scope::api::<DeserializeGuard<K>>(client.clone(), namespace.as_deref());
-            let stream = watcher(api, rules.requested.clone().page_size(PAGE)).default_backoff();
+            let requested = rules.requested.clone().page_size(PAGE).timeout(WATCH_SECONDS);
+            let stream = watcher(api, requested).default_backoff();
             match &definition {
                 None => watch.follow(stream).await,
                 Some(name) => tokio::select! {
@@ -90,6 +100,18 @@ impl<K: Object> Watch<K> {
             context,
             name,
         }
+    }
+
+    /// A client that records every response.
+    fn client(&self) -> Client {
+        let Context {
+            client,
+            watches,
+            health,
+            ..
+        } = self.context.clone();
+        let (calls, name) = (client, self.name.clone());
+        Clients { calls, watches }.of_watch(move || health.heard(&name, SILENT_AFTER))
     }
 
     /// Empties the cache: the definition was deleted, and every object with it.
@@ -156,6 +178,7 @@ impl<K: Object> Watch<K> {
     fn insert(&self, object: DeserializeGuard<K>) -> Option<Delta<K>> {
         if let Err(invalid) = &object.0 {
             self.report_undecodable(&object, &invalid.error);
+            self.cache.insert_undecodable(&object, invalid.error.clone());
         }
         self.cache.insert(object.0.ok()?)
     }
@@ -171,4 +194,3 @@ impl<K: Object> Watch<K> {
 
 #[cfg(test)]
 mod tests;
-            self.cache.insert_undecodable(&object, invalid.error.clone());

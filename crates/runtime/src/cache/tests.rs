@@ -188,8 +188,8 @@ async fn managed_fields_are_reduced_to_a_hash_of_ours() {
 async fn a_write_is_seen_when_its_version_or_a_later_one_is() {
     let (cache, mut watch) = watch(None);
     watch.store(Event::Apply(valid(config_map("n", "a", "9"))));
-    assert!(!cache.has_seen(10), "numbers, not words");
+    assert!(!cache.has_seen("n", 10), "numbers, not words");
     watch.store(Event::Apply(valid(config_map("n", "other", "11"))));
-    assert!(cache.has_seen(10));
+    assert!(cache.has_seen("n", 10));
     assert_eq!(resource_version(&config_map("n", "a", "opaque")), None);
 }

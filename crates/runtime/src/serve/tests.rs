@@ -32,6 +32,19 @@ async fn a_process_whose_caches_are_not_synced_is_not_ready() {
     assert_eq!(request(&health, "/readyz").await, StatusCode::OK);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_process_with_a_silent_watch_is_not_ready() {
+    let health = Health::new(host::Host::real());
+    let silent_after = Duration::from_secs(80);
+    health.heard("Pod", silent_after);
+    assert_eq!(request(&health, "/readyz").await, StatusCode::OK);
+    tokio::time::advance(silent_after).await;
+    assert_eq!(request(&health, "/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(health.silent(), ["Pod"]);
+    health.heard("Pod", silent_after);
+    assert_eq!(request(&health, "/readyz").await, StatusCode::OK);
+}
+
 /// An API server that accepts the tokens `reader` and `stranger`, authorizes only the first, and fails on `fault`.
 fn api_server() -> Client {
     let service = tower::service_fn(|request: http::Request<kube::client::Body>| async {

@@ -9,7 +9,7 @@ use kube::Api;
 
 use crate::{
     Events, Object, Registry,
-    fake::{FakeServer, Path, a_moment},
+    fake::{FakeServer, Fault, Path, a_moment},
     registry::tests::registry,
 };
 
@@ -148,4 +148,41 @@ async fn a_kind_is_watched_while_its_definition_is_installed() {
     server.edit(|store| store.delete(&path, &Value::Null)).unwrap();
     a_moment().await;
     assert!(names::<NodeSet>(&registry).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_gets_no_response_is_silent_after_ninety_seconds_and_recovers() {
+    let server = FakeServer::new();
+    let registry = registry();
+    let context = Context::for_tests(server.client(), registry.clone());
+    tokio::spawn(watch_kind(registry.cache::<ConfigMap>(), None, context.clone()));
+    context.health.all_synced().await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(context.silent_watches().is_empty(), "a quiet watch is not silent");
+
+    // The API server ends a watch after a minute; this one has lost its connection by then.
+    let hang = || server.fail(Fault::Hang("watch"));
+    (0..4).for_each(|_| hang());
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(context.silent_watches(), ["ConfigMap"]);
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert!(context.silent_watches().is_empty());
+    create(&server, CONFIG_MAPS, config_map("a"));
+    a_moment().await;
+    assert_eq!(names::<ConfigMap>(&registry), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_connection_is_noticed_within_thirty_seconds() {
+    let server = FakeServer::new();
+    let context = Context::for_tests(server.client(), registry());
+    tokio::spawn(context.clone().heartbeat());
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(context.silent_watches().is_empty());
+    // The fake takes the request of the version for a list.
+    (0..4).for_each(|_| server.fail(Fault::Hang("list")));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(context.silent_watches(), ["API server"]);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(context.silent_watches().is_empty());
 }

@@ -35,6 +35,12 @@ impl Executor<'_> {
                 steps.push(self.lose_worker(loss));
             }
         }
+        if !steps.is_empty()
+            && let Err(wait) = self.check_watches()
+        {
+            applied.problems.push(wait.message());
+            return false;
+        }
         applied.run(steps, COMMANDS_AT_ONCE).await
     }
 

@@ -230,6 +230,7 @@ impl Executor<'_> {
 
     /// Reads Slurm again, for effects that need proof; without an answer they wait.
     async fn fresh_snapshot(&self) -> Result<Arc<Seen>, Wait> {
+        self.check_watches()?;
         match self.ctx.clusters.observe(self.cluster).await {
             Knowledge::Known(seen) => Ok(seen),
             Knowledge::Unknown { why } => {
@@ -237,6 +238,16 @@ impl Executor<'_> {
                 Err(Wait::SlurmUnknown { why })
             }
         }
+    }
+
+    /// A pod that a silent watch has not delivered may be the worker of a record, or the successor of a lost one.
+    fn check_watches(&self) -> Result<(), Wait> {
+        let silent = self.ctx.silent_watches();
+        if silent.is_empty() {
+            return Ok(());
+        }
+        let why = format!("the API server does not respond to the watch of {}", silent.join(", "));
+        Err(Wait::Other(why))
     }
 
     fn nodeset(&self) -> &NodeSet {
