@@ -35,9 +35,15 @@ const PREFIX: &str = "slurm-dry-run.";
 const KEY: &str = "slurm.key";
 const KEYS: [&str; 2] = [KEY, "slurm.jwks"];
 
-/// Failures of the environment, which other files would not prevent.
-const ENVIRONMENT: [&str; 4] = [
+/// Failures of the environment, which other files would not prevent. EROFS is not one of them: the container's root is read-only,
+/// so that a file which names a path there is the mistake, and our own writes come first wherever else slurmctld writes.
+const ENVIRONMENT: [&str; 9] = [
+    "Resource temporarily unavailable",
     "No space left on device",
+    "Disk quota exceeded",
+    "Input/output error",
+    "Stale file handle",
+    "Stale NFS file handle",
     "Cannot allocate memory",
     "Too many open files",
     PORT_IN_USE,
@@ -278,7 +284,18 @@ mod tests {
             }
         );
         judge(None, fatal).unwrap_err();
-        judge(Some(1), words("fatal: write: No space left on device")).unwrap_err();
+        for errno in [
+            "Resource temporarily unavailable",
+            "No space left on device",
+            "Disk quota exceeded",
+            "Input/output error",
+            "Stale file handle",
+            "Stale NFS file handle",
+            "Cannot allocate memory",
+            "Too many open files in system",
+        ] {
+            judge(Some(1), words(&format!("fatal: write: {errno}"))).unwrap_err();
+        }
         judge(
             Some(1),
             words("fatal: _open_ports: Unable to listen to file descriptors."),

@@ -1,11 +1,13 @@
-//! Runs dry runs, for pushes and for checks, and remembers the rejected revisions, so that a new leader does not have them tried
-//! again.
+//! Runs dry runs, for pushes and for checks, and remembers the rejected revisions for a while, so that a new leader does not have
+//! them tried again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use host::Host;
 use slurm::Revision;
-use slurm::agent::{Refusal, Refused};
+use slurm::agent::{RETRY_DRY_RUN, Refusal, Refused};
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::reason::reason;
@@ -17,15 +19,17 @@ const REMEMBERED: usize = 20;
 
 #[derive(Debug)]
 pub(super) struct Checker {
+    host: Host,
     dry_run: DryRun,
     slurm: Arc<SlurmTools>,
-    /// Since this agent started, and thus of this image; the newest last.
-    refused: Mutex<VecDeque<Refused>>,
+    /// Since this agent started, and thus of this image, and when; the newest last.
+    refused: Mutex<VecDeque<(Instant, Refused)>>,
 }
 
 impl Checker {
-    pub(super) fn new(dry_run: DryRun, slurm: Arc<SlurmTools>) -> Self {
+    pub(super) fn new(host: &Host, dry_run: DryRun, slurm: Arc<SlurmTools>) -> Self {
         Self {
+            host: host.clone(),
             dry_run,
             slurm,
             refused: Mutex::default(),
@@ -52,14 +56,16 @@ impl Checker {
 
     /// The last rejected revisions, oldest first.
     pub(super) fn refused(&self) -> Vec<Refused> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.iter().cloned().collect()
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.host.instant();
+        refused.retain(|(at, _)| now.saturating_duration_since(*at) < RETRY_DRY_RUN);
+        refused.iter().map(|(_, refused)| refused.clone()).collect()
     }
 
     fn remember(&self, refused: Refused) {
         let mut remembered = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        remembered.retain(|before| before.digest != refused.digest);
-        remembered.push_back(refused);
+        remembered.retain(|(_, before)| before.digest != refused.digest);
+        remembered.push_back((self.host.instant(), refused));
         while remembered.len() > REMEMBERED {
             remembered.pop_front();
         }
@@ -81,18 +87,35 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_last_rejections_are_remembered_once_each() {
-        let checker = Checker::new(
-            DryRun::new(&host::Host::real(), std::path::Path::new("/nowhere"), None),
-            Arc::default(),
-        );
-        let refused = |number: usize, sequence| Refused {
+    fn checker() -> Checker {
+        let host = Host::real();
+        let dry_run = DryRun::new(&host, std::path::Path::new("/nowhere"), None);
+        Checker::new(&host, dry_run, Arc::default())
+    }
+
+    fn refused(number: usize, sequence: u64) -> Refused {
+        Refused {
             sequence,
             digest: Some(Digest::of(&number.to_le_bytes())),
             reason: "no".to_owned(),
             last_words: vec![],
-        };
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rejection_is_remembered_for_a_while() {
+        let checker = checker();
+        checker.remember(refused(1, 1));
+        tokio::time::advance(RETRY_DRY_RUN / 2).await;
+        checker.remember(refused(2, 2));
+        assert_eq!(checker.refused(), [refused(1, 1), refused(2, 2)]);
+        tokio::time::advance(RETRY_DRY_RUN / 2).await;
+        assert_eq!(checker.refused(), [refused(2, 2)]);
+    }
+
+    #[test]
+    fn the_last_rejections_are_remembered_once_each() {
+        let checker = checker();
         for number in 0..2 * REMEMBERED {
             checker.remember(refused(number, 1));
         }

@@ -381,8 +381,9 @@ async fn read_body(body: Incoming) -> Result<Bytes, Refusal> {
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::malformed(format_args!(
             "the body has more than {MAX_BUNDLE} bytes"
         ))),
-        Ok(Err(error)) => Err(Refusal::malformed(error)),
-        Err(_) => Err(Refusal::malformed(format_args!(
+        // The connection failed, which says nothing about the content.
+        Ok(Err(error)) => Err(Refusal::failed(error)),
+        Err(_) => Err(Refusal::failed(format_args!(
             "the body did not arrive within {BODY_TIMEOUT:?}"
         ))),
     }

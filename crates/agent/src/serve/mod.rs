@@ -104,7 +104,7 @@ pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
         config: ConfigDir::new(&host, &places.config_dir, &places.keys_dir),
         supervisor: Supervisor::new(&host, &control),
         admission: Admission::new(volume.clone()),
-        checker: Checker::new(dry_run, Arc::clone(&tools)),
+        checker: Checker::new(&host, dry_run, Arc::clone(&tools)),
         channels: CommandChannels {
             slurmctld: Slurmctld::new(&host, &places.keys_dir, slurmctld),
             tools,

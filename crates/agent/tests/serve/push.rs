@@ -118,6 +118,28 @@ async fn a_dry_run_without_a_verdict_is_a_failure_and_not_a_rejection() {
 }
 
 #[tokio::test]
+async fn a_transient_failure_of_the_environment_does_not_discredit_the_revision() {
+    let pod = Pod::running(&revision(1, "conf 1")).await;
+    for (sequence, errno) in [
+        (2, "Resource temporarily unavailable"),
+        (3, "No space left on device"),
+        (4, "Disk quota exceeded"),
+        (5, "Input/output error"),
+        (6, "Stale file handle"),
+    ] {
+        let wanted = revision(sequence, &format!("conf {sequence}"));
+        let failing = format!("echo 'slurmctld: fatal: create_mmap_buf: {errno}' >&2; exit 1");
+        pod.tool("slurmctld", &failing);
+        let failed = pod.refusal(&wanted).await;
+        assert!(matches!(failed, Error::Refused(Refusal::Failed { .. })), "{failed:?}");
+        pod.tool("slurmctld", DRY_RUN);
+        let pushed = pod.push(&wanted).await;
+        assert_eq!(pushed.outcome, Outcome::Applied, "{errno}");
+        assert_eq!(pushed.status.refused, [], "{errno}");
+    }
+}
+
+#[tokio::test]
 async fn a_push_reports_its_action_and_duration() {
     let pod = Pod::running(&revision(1, "SlurmctldPort=6817\n")).await;
     let pushed = pod.push(&revision(2, "SlurmctldPort=6817\nMaxJobCount=5\n")).await;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,10 @@ use crate::revision::{Digest, Summary};
 
 /// Raised when an operator has to know of a new capability before it uses it.
 pub const PROTOCOL: u32 = 2;
+
+/// How long operator and agent remember that a dry run rejected a revision. After that it is tried again, in case something else
+/// than its content was the cause. A dry run disturbs nothing.
+pub const RETRY_DRY_RUN: Duration = Duration::from_mins(10);
 
 /// The state of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +34,8 @@ pub struct Status {
     /// The last push that was rolled back, until another is accepted.
     #[serde(default)]
     pub rolled_back: Option<Refused>,
-    /// The last revisions that dry runs refused since the agent started, oldest first. Older agents do not send it.
+    /// The last revisions that dry runs refused within [`RETRY_DRY_RUN`], oldest first. Older agents do not send it, or remember
+    /// longer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
     /// The highest fence seen. A new leader has to be above it.

@@ -1,14 +1,15 @@
 //! Decides the next step from the agent's status. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::configuration::RejectedBy;
 use slurm::{
     agent::{Phase, Refused, Status},
     revision::Digest,
 };
+use tokio::time::Instant;
 
-use super::{LiveRevision, Rejection, State, Wanted};
+use super::{LiveRevision, MOST_REFUSALS, Rejection, State, Wanted};
 
 /// The number of lines of slurmctld's last output that fit into a condition.
 const MAX_LINES: usize = 5;
@@ -18,6 +19,10 @@ const MAX_LINES: usize = 5;
 pub(crate) struct Memory {
     /// Revisions that were rejected.
     pub(crate) refused: BTreeMap<Digest, Rejection>,
+    /// When each revision that counts as rejected is tried again.
+    pub(crate) retry_at: BTreeMap<Digest, Instant>,
+    /// Revisions that were due to be tried again. What the agent reports about earlier attempts does not count any more.
+    pub(crate) expired: BTreeSet<Digest>,
     /// A push whose result is not known.
     pub(crate) open: Option<LiveRevision>,
     /// How often a dry run of these revisions did not end.
@@ -28,9 +33,26 @@ pub(crate) struct Memory {
     pub(crate) highest: u64,
 }
 
+impl Memory {
+    /// Forgets the rejections that are due, and returns them.
+    pub(crate) fn expire(&mut self, now: Instant) -> BTreeSet<Digest> {
+        let due: BTreeSet<Digest> = self
+            .retry_at
+            .extract_if(.., |_, at| *at <= now)
+            .map(|(due, _)| due)
+            .collect();
+        self.refused.retain(|digest, _| !due.contains(digest));
+        if self.expired.len() >= MOST_REFUSALS {
+            self.expired.clear();
+        }
+        self.expired.extend(&due);
+        due
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing, until another revision is wanted.
+    /// Nothing, until another revision is wanted or a rejected one is due.
     Idle(State),
     /// Poll again after a while.
     Poll(State),
@@ -55,7 +77,7 @@ pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next 
     let refused = memory.refused.get(&wanted.digest).cloned();
     let refused = refused
         .or_else(|| refused_meanwhile(wanted, status, memory))
-        .or_else(|| refused_before(wanted, status));
+        .or_else(|| refused_before(wanted, status).filter(|_| !memory.expired.contains(&wanted.digest)));
     if let Some(rejection) = refused {
         return Next::Idle(State::Refused(rejection));
     }
@@ -70,8 +92,9 @@ fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Optio
     let refused = status.rolled_back.as_ref()?;
     let tried = wanted.tried(refused.sequence);
     // An older agent reports the sequence only; its digest is known from `memory` or from the status.
-    let is_same = refused.digest == Some(tried.digest) || [memory.open, wanted.rejected].contains(&Some(tried));
-    is_same.then(|| Rejection::of(tried, RejectedBy::Slurmctld, describe(refused)))
+    let is_same = refused.digest == Some(tried.digest) || wanted.rejected == Some(tried);
+    let is_known = is_same && !memory.expired.contains(&tried.digest);
+    (is_known || memory.open == Some(tried)).then(|| Rejection::of(tried, RejectedBy::Slurmctld, describe(refused)))
 }
 
 /// A revision that a dry run of this agent rejected for an earlier leader: it would be rejected again.
@@ -320,6 +343,39 @@ mod tests {
             decide(&wanted("d", 9), &agent, &Memory::default()),
             Next::Push { sequence: 10 }
         );
+    }
+
+    #[test]
+    fn a_rejected_revision_is_tried_again_when_it_is_due() {
+        let refused = |sequence| Refused {
+            sequence,
+            digest: Some(digest("b")),
+            reason: "no".to_owned(),
+            last_words: vec![],
+        };
+        let mut agent = status(Some((7, "a")), Phase::Verified);
+        agent.refused = vec![refused(8)];
+        agent.rolled_back = Some(refused(8));
+        let (now, second) = (Instant::now(), std::time::Duration::from_secs(1));
+        let rejection = Rejection::of(wanted("b", 7).tried(8), RejectedBy::DryRun, "no".to_owned());
+        let mut memory = Memory {
+            refused: BTreeMap::from([(digest("b"), rejection)]),
+            retry_at: BTreeMap::from([(digest("b"), now + second)]),
+            highest: 8,
+            ..Memory::default()
+        };
+        assert_eq!(memory.expire(now), BTreeSet::new());
+        let mut wanted = wanted("b", 7);
+        wanted.rejected = Some(wanted.tried(8));
+        let next = decide(&wanted, &agent, &memory);
+        assert!(matches!(next, Next::Idle(State::Refused(_))), "{next:?}");
+        assert_eq!(memory.expire(now + second), BTreeSet::from([digest("b")]));
+        assert_eq!(decide(&wanted, &agent, &memory), Next::Push { sequence: 9 });
+        // The push's response was lost, and the agent has rolled back again.
+        memory.open = Some(wanted.tried(9));
+        agent.rolled_back = Some(refused(9));
+        let next = decide(&wanted, &agent, &memory);
+        assert!(matches!(next, Next::Idle(State::Refused(_))), "{next:?}");
     }
 
     #[test]

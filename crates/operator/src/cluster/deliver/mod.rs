@@ -12,6 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use api::configuration::RejectedBy;
@@ -19,7 +20,7 @@ use jiff::Timestamp;
 use runtime::Key;
 use slurm::{
     Revision,
-    agent::{self, Action, EmptyKey, PartitionInUse, Phase, StepTime, UpdateChannel},
+    agent::{self, Action, EmptyKey, PartitionInUse, Phase, RETRY_DRY_RUN, StepTime, UpdateChannel},
     revision::{ControllerUid, Digest, File, FileName},
 };
 use thiserror::Error;
@@ -126,7 +127,7 @@ pub(crate) enum State {
     Done,
     /// slurmctld has not applied the live revision.
     Waiting { why: String },
-    /// These files were rejected; they are not pushed until another revision is wanted.
+    /// These files were rejected; they are not pushed until another revision is wanted, or these are due to be tried again.
     Refused(Rejection),
     /// The agent could not carry out the push; it is retried.
     Failed { why: String },
@@ -143,7 +144,18 @@ pub(crate) struct Rejection {
     pub(crate) why: String,
 }
 
+/// As [`RETRY_DRY_RUN`], for a revision that the running slurmctld rejected: each attempt is a reconfigure or restart that fails.
+const RETRY_LIVE: Duration = Duration::from_hours(1);
+
 impl Rejection {
+    /// When the revision is tried again: the cause may have been another than its content.
+    fn retry_after(&self) -> Duration {
+        match self.by {
+            RejectedBy::Slurmctld => RETRY_LIVE,
+            _ => RETRY_DRY_RUN,
+        }
+    }
+
     fn of(tried: LiveRevision, by: RejectedBy, why: String) -> Self {
         let LiveRevision { sequence, digest } = tried;
         Self {
@@ -202,8 +214,8 @@ pub(crate) struct Standby {
     pub(crate) live: Option<LiveRevision>,
     /// Why it does not have the revision of the active one.
     pub(crate) why: Option<String>,
-    /// The revision of the active one, if it rejected that.
-    pub(crate) rejected: Option<Digest>,
+    /// The revision of the active one, if it rejected that, and when.
+    pub(crate) rejected: Option<(Digest, Instant)>,
 }
 
 /// The state of the delivery.

@@ -9,11 +9,12 @@ use host::Host;
 use slurm::{
     Revision,
     agent::{Checked, Error, Outcome, Phase, Refused},
+    revision::Digest,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use super::{Cluster, LiveRevision, NotApplied, Standby, Wanted, decide::describe};
+use super::{Cluster, LiveRevision, NotApplied, RETRY_LIVE, Standby, Wanted, decide::describe};
 use crate::{cluster::pods::Target, fence::next_fence};
 
 /// While a standby does not have the revision.
@@ -35,8 +36,11 @@ pub(super) async fn follow(cluster: &Cluster) {
             continue;
         };
         let pushes = wanted.standbys.iter().map(|target| async {
-            // A rejected revision is not pushed again: each attempt would restart slurmctld.
-            let has_rejected = |before: &&Standby| before.pod == target.uid && before.rejected == Some(wanted.digest);
+            // A rejected revision is not pushed again for a while: each attempt would restart slurmctld.
+            let now = cluster.host().instant();
+            let is_recent =
+                |(digest, at): (Digest, Instant)| digest == wanted.digest && now.duration_since(at) < RETRY_LIVE;
+            let has_rejected = |before: &&Standby| before.pod == target.uid && before.rejected.is_some_and(is_recent);
             if let Some(before) = known.iter().find(has_rejected) {
                 return before.clone();
             }
@@ -94,7 +98,7 @@ async fn push_to(
         Outcome::Rejected(refused) | Outcome::RolledBack(refused) => {
             let why = describe(&refused);
             warn!(%pod, sequence, %why, "a standby rejected the revision of the active slurmctld");
-            standby.rejected = Some(digest);
+            standby.rejected = Some((digest, cluster.host().instant()));
             Err(NotApplied::Rejected(why))
         }
         Outcome::PartitionsInUse { .. } | Outcome::Unknown => Err(NotApplied::Ignored),

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use api::configuration::RejectedBy;
 use slurm::{
-    agent::{Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, Phase, Pushed, Refusal, Status},
+    agent::{
+        Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, Phase, Pushed, RETRY_DRY_RUN, Refusal,
+        Status,
+    },
     revision::Digest,
 };
 use tokio::{
@@ -14,8 +17,8 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, NotApplied, Rejection, Report, Sent, State,
-    Wanted,
+    Cluster, FinishedPush, Goal, JwtKey, LiveRevision, MOST_REFUSALS, NotApplied, RETRY_LIVE, Rejection, Report, Sent,
+    State, Wanted,
     decide::{Memory, Next, decide, describe, refusals_of, refused_before},
     standbys::find_veto,
 };
@@ -57,8 +60,6 @@ struct Task<'a> {
     reconfigured: Option<Instant>,
     /// When slurmctld last refused to delete a partition in use.
     in_use_since: Option<Instant>,
-    /// When a revision was last set aside, to be retried.
-    set_aside: Option<Instant>,
 }
 
 /// Delivers the wanted revision, in a loop.
@@ -73,7 +74,6 @@ pub(super) async fn run(cluster: &Cluster) {
         failures: 0,
         reconfigured: None,
         in_use_since: None,
-        set_aside: None,
     };
     loop {
         let request = inbox.borrow_and_update().clone();
@@ -112,13 +112,11 @@ impl Task<'_> {
 
     /// Polls the agent, unless its status is known, and pushes if necessary. Returns when to poll again.
     async fn step(&mut self, wanted: &Wanted, inbox: &mut watch::Receiver<Option<(Wanted, Instant)>>) -> Duration {
-        if let Some(since) = self.set_aside
-            && self.elapsed(since) >= SET_ASIDE_TIME
-        {
-            self.set_aside = None;
-            let stuck = &self.memory.stuck;
+        let due = self.memory.expire(self.cluster.host().instant());
+        if !due.is_empty() {
+            // The reconciler wants them again, if the inputs are still the same.
             self.cluster.update_report(|report| {
-                Arc::make_mut(&mut report.refusals).retain(|digest, _| !stuck.contains_key(digest));
+                Arc::make_mut(&mut report.refusals).retain(|digest, _| !due.contains(digest));
             });
         }
         let (client, status) = match self.status(wanted).await {
@@ -225,12 +223,18 @@ impl Task<'_> {
             return Ok((client, status.clone()));
         }
         let status = client.status().await?;
+        let rolled_back = status.rolled_back.as_ref().and_then(|refused| refused.digest);
         // Which of several inputs are held is decided from all rejections together.
-        self.cluster.update_report(|report| {
-            for (digest, why) in refusals_of(&status) {
-                report.note_refusal(digest, &why);
+        for (digest, why) in refusals_of(&status) {
+            if !self.memory.expired.contains(&digest) {
+                let retry = if rolled_back == Some(digest) {
+                    RETRY_LIVE
+                } else {
+                    RETRY_DRY_RUN
+                };
+                self.note_refusal(digest, &why, retry);
             }
-        });
+        }
         self.remember_status(&status);
         Ok((client, status))
     }
@@ -325,10 +329,15 @@ impl Task<'_> {
         let times = self.memory.stuck.entry(digest).or_default();
         *times = times.saturating_add(1);
         if *times >= MAX_STUCK_DRY_RUNS {
-            self.set_aside = Some(self.cluster.host().instant());
-            let why = format!("{why}; it is retried every minute");
-            self.cluster.update_report(|report| report.note_refusal(digest, &why));
+            self.note_refusal(digest, &format!("{why}; it is retried every minute"), SET_ASIDE_TIME);
         }
+    }
+
+    /// Counts a revision as rejected until it is tried again.
+    fn note_refusal(&mut self, digest: Digest, why: &str, retry: Duration) {
+        let at = self.cluster.host().instant() + retry;
+        self.memory.retry_at.entry(digest).or_insert(at);
+        self.cluster.update_report(|report| report.note_refusal(digest, why));
     }
 
     fn pushed(&mut self, wanted: &Wanted, tried: LiveRevision, pushed: &Pushed) -> Duration {
@@ -361,6 +370,10 @@ impl Task<'_> {
             Outcome::Rejected(refused) => (refused, RejectedBy::DryRun),
             Outcome::RolledBack(refused) => (refused, RejectedBy::Slurmctld),
         };
+        if by == RejectedBy::Slurmctld && refused.digest.is_none() {
+            // Its content was not the cause.
+            self.note_refusal(tried.digest, &describe(refused), RETRY_DRY_RUN);
+        }
         self.reject(wanted, live, Rejection::of(tried, by, describe(refused)), Some(pushed))
     }
 
@@ -449,7 +462,10 @@ impl Task<'_> {
         backoff
     }
 
-    fn publish(&self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {
+    fn publish(&mut self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {
+        if let State::Refused(rejection) = &state {
+            self.note_refusal(rejection.digest, &rejection.why, rejection.retry_after());
+        }
         if let (State::Done, Some(live)) = (&state, live) {
             // The rest does not matter to standbys, and a change of it must not interrupt a push to them.
             let active = Wanted {
@@ -468,9 +484,6 @@ impl Task<'_> {
         self.cluster.update_report(|report| {
             report.pod.clone_from(&wanted.target.uid);
             report.live = live;
-            if let State::Refused(rejection) = &state {
-                report.note_refusal(rejection.digest, &rejection.why);
-            }
             report.state = state;
         });
     }
