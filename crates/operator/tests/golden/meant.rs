@@ -39,6 +39,16 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     ),
     (
         "StatefulSet",
+        "spec template spec containers slurmctld startupProbe",
+        "slurmctld may start as slowly as it has to",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec containers slurmctld livenessProbe",
+        "a slurmctld that hangs is not killed: its supervisor watches it",
+    ),
+    (
+        "StatefulSet",
         "spec template spec containers slurmctld volumeMounts /etc/slurm name",
         "the agent writes /etc/slurm: all files change at once, in milliseconds",
     ),

@@ -48,14 +48,11 @@ pub(super) fn build_containers(parent: &Parent, images: &Images) -> (Vec<Contain
 fn build_slurmctld(parent: &Parent, image: &str) -> Container {
     let spec = &parent.controller.spec;
     let get = |path: &str| json!({ "path": path, "port": apps::SLURMCTLD });
-    let probe = || json!({ "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 });
     let mut base = fields(json!({
         "name": name::SLURMCTLD,
         "image": image,
         "imagePullPolicy": default_pull_policy(spec.slurmctld.as_ref()),
         "ports": [{ "containerPort": SLURMCTLD_PORT, "name": apps::SLURMCTLD, "protocol": "TCP" }],
-        "startupProbe": probe(),
-        "livenessProbe": probe(),
         // A standby never responds on /readyz.
         "readinessProbe": { "httpGet": get(if spec.replicas() > 1 { "/livez" } else { "/readyz" }) },
         "securityContext": { "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID },
@@ -75,6 +72,15 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
         set(&mut base, "command", json!(["sh", "-c", command, name::SLURMCTLD]));
         let control = json!([{ "name": variable::CONTROL, "value": CONTROL_SOCKET }]);
         set(&mut base, "env", control);
+    }
+    // The supervisor restarts a slurmctld that dies. A kill of one that hangs or starts slowly would lose the last seconds of its
+    // state, and a start that waits for a missing Include or for names takes minutes. A user's probe is merged over upstream's.
+    for field in ["startupProbe", "livenessProbe"] {
+        let given = spec.slurmctld.as_ref().and_then(|given| given.get(field)?.as_object());
+        if !parent.is_supervised() || given.is_some_and(|probe| !probe.is_empty()) {
+            let probe = json!({ "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 });
+            set(&mut base, field, probe);
+        }
     }
     container(base.into(), spec.slurmctld.as_ref())
 }

@@ -52,6 +52,29 @@ fn an_upgrade_of_the_operator_restarts_nothing_and_applies_at_the_next_restart()
 }
 
 #[test]
+fn no_probe_kills_a_slurmctld_that_the_agent_supervises() {
+    let probes = |slurmctld: Value| {
+        let template = template(&planned(running(&json!({ "slurmctld": slurmctld }))));
+        let slurmctld = &template["spec"]["containers"][0];
+        ["startupProbe", "livenessProbe"].map(|field| slurmctld[field].clone())
+    };
+    assert_eq!(probes(json!({})), [Value::Null, Value::Null]);
+    assert_eq!(probes(json!({ "livenessProbe": {} })), [Value::Null, Value::Null]);
+    let upstream = json!({
+        "httpGet": { "path": "/livez", "port": "slurmctld" }, "failureThreshold": 6, "periodSeconds": 10,
+    });
+    let [startup, liveness] = probes(json!({ "livenessProbe": { "failureThreshold": 60 } }));
+    assert_eq!(startup, Value::Null);
+    let mut merged = upstream.clone();
+    merged["failureThreshold"] = 60.into();
+    assert_eq!(liveness, merged, "a user's probe wins");
+    assert_eq!(
+        probes(json!({ "command": ["slurmctld"] })),
+        [upstream.clone(), upstream]
+    );
+}
+
+#[test]
 fn a_key_that_is_deleted_or_changed_under_a_running_cluster_changes_nothing() {
     for (name, entry, words) in [
         ("slurm-auth-slurm", "slurm.key", "and then the pods of the workers"),
