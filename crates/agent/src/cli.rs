@@ -59,6 +59,10 @@ pub struct Supervise {
     #[arg(long, env = "SLURM_AGENT_HOSTNAME", value_name = "NAME", hide = true)]
     pub hostname: Option<String>,
 
+    /// The UID of this pod, which fences slurmctld against an older pod of the same name
+    #[arg(long, env = "SLURM_AGENT_POD_UID", value_name = "UID")]
+    pub pod_uid: Option<String>,
+
     /// The daemon and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

@@ -202,6 +202,73 @@ fn start_one_of_two(volume: &Path, index: usize) -> Supervised {
     Supervised::start(&[&both[..], if index == 0 { &[] } else { &standby[..] }].concat())
 }
 
+/// Starts a pod of the only host, by its UID.
+fn start_pod(volume: &Path, uid: &str) -> Supervised {
+    let files = volume.join("etc");
+    fs::create_dir_all(&files).unwrap();
+    let conf = format!("StateSaveLocation={}\nSlurmctldHost=c-0(a)\n", volume.display());
+    fs::write(files.join("slurm.conf"), conf).unwrap();
+    let files = files.display().to_string();
+    Supervised::start(&[
+        ("SLURM_AGENT_HOSTNAME", "c-0"),
+        ("SLURM_AGENT_CONFIG_DIR", &files),
+        ("SLURM_AGENT_POD_UID", uid),
+    ])
+}
+
+#[test]
+fn a_second_pod_of_one_name_starts_after_the_first_has_stopped_for_good() {
+    let volume = tempfile::tempdir().unwrap();
+    let older = start_pod(volume.path(), "a");
+    let writer = older.life(0);
+    eventually("the first pod as primary", || term(volume.path(), 0));
+    let newer = start_pod(volume.path(), "b");
+    let successor = newer.life(0);
+    assert!(is_gone(writer), "{}\n{}", older.log(), newer.log());
+    // Neither the older pod nor its restarted container starts it again.
+    let restarted = start_pod(volume.path(), "a");
+    sleep(Duration::from_secs(6));
+    assert_eq!(older.lives(), [writer], "{}", older.log());
+    assert_eq!(restarted.lives(), [], "{}", restarted.log());
+    assert_eq!(newer.lives(), [successor], "{}", newer.log());
+    assert!(!is_gone(successor));
+}
+
+#[test]
+fn a_pod_that_was_frozen_during_the_takeover_kills_its_slurmctld() {
+    let volume = tempfile::tempdir().unwrap();
+    let older = start_pod(volume.path(), "a");
+    let writer = older.life(0);
+    eventually("the first pod as primary", || term(volume.path(), 0));
+    older.signal(Signal::SIGSTOP);
+    kill(writer, Signal::SIGSTOP).unwrap();
+    let begun = Instant::now();
+    let newer = start_pod(volume.path(), "b");
+    let successor = newer.life(0);
+    assert!(begun.elapsed() >= Duration::from_secs(4), "{:?}", begun.elapsed());
+    older.signal(Signal::SIGCONT);
+    eventually("the end of the frozen one", || is_gone(writer).then_some(()));
+    sleep(Duration::from_secs(1));
+    assert_eq!(older.lives(), [writer], "{}", older.log());
+    assert_eq!(newer.lives(), [successor], "{}", newer.log());
+    assert!(!is_gone(successor));
+}
+
+#[test]
+fn a_clean_stop_and_a_restarted_container_delay_no_start() {
+    let volume = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    let mut first = start_pod(volume.path(), "a");
+    first.life(0);
+    first.signal(Signal::SIGTERM);
+    first.exit_code();
+    let second = start_pod(volume.path(), "b");
+    second.life(0);
+    drop(second);
+    start_pod(volume.path(), "b").life(0);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
 fn term(volume: &Path, index: usize) -> Option<u64> {
     let record = fs::read(volume.join(format!(".slurm-operator/.standing/c-{index}"))).ok()?;
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();

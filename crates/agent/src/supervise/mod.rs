@@ -89,7 +89,12 @@ pub async fn run(host: Host, options: &cli::Supervise) -> Result<u8, Error> {
         lines: LineBuffer::default(),
         refused_peers: RefusedPeers::default(),
         restart_at: None,
-        arbiter: Arbiter::new(host.clone(), options.config_dir.clone(), hostname),
+        arbiter: Arbiter::new(
+            host.clone(),
+            options.config_dir.clone(),
+            hostname,
+            options.pod_uid.clone(),
+        ),
         host,
     };
     if !supervisor.must_wait() {

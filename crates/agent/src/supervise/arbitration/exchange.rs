@@ -8,12 +8,15 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use host::{Durability, FileError, Host};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tracing::warn;
 
 use super::heartbeat::{self, Heartbeat};
 use super::membership::Membership;
 use super::record::{Peer, Record, Snapshot};
+use super::succession::{Succession, Tenure};
 
 /// Bounds how long two slurmctld may write at once, and is a large part of the time a hand-over takes. A poll is one `open` for
 /// each of the others.
@@ -31,6 +34,7 @@ pub(super) enum Change {
     Requested(u64),
     Noticed(u64),
     Yielded(u64),
+    Tenure(Tenure),
     Left,
 }
 
@@ -78,6 +82,11 @@ struct Worker {
     own_path: PathBuf,
     heartbeat: PathBuf,
     snapshot: Snapshot,
+    /// The pods of this host's name, and the last one that started its slurmctld. See [`Succession`].
+    pods_path: PathBuf,
+    tenure_path: PathBuf,
+    /// What this pod says about its slurmctld, once it has started one.
+    tenure: Option<Tenure>,
     /// This host's record as the volume has it.
     written: Option<Record>,
     /// The daemon became primary and has no term yet.
@@ -97,9 +106,14 @@ impl Worker {
         };
         let all = membership.hosts.iter().enumerate().map(peer);
         let (own, peers): (Vec<_>, Vec<_>) = all.partition(|peer| peer.index == membership.own);
+        let own = own.first().map_or("", |own| &own.host);
         Self {
             host,
-            own_path: directory.join(own.first().map_or("", |own| &own.host)),
+            own_path: directory.join(own),
+            // No host name has this character.
+            pods_path: directory.join(format!("{own}@pods")),
+            tenure_path: directory.join(format!("{own}@tenure")),
+            tenure: None,
             directory,
             heartbeat: membership.state_dir.join(heartbeat::FILE),
             snapshot: Snapshot {
@@ -108,6 +122,10 @@ impl Worker {
                 takeover: 0,
                 heartbeat: None,
                 peers,
+                succession: Succession {
+                    own: membership.pod.clone(),
+                    ..Succession::default()
+                },
             },
             written: None,
             takeover: None,
@@ -150,9 +168,15 @@ impl Worker {
             // A record that cannot be read stays as it was.
             peer.record = read(&self.host, &self.directory.join(&peer.host))?;
         }
+        let succession = &mut self.snapshot.succession;
+        if succession.own.is_some() {
+            succession.pods = read(&self.host, &self.pods_path)?.unwrap_or_default();
+            succession.tenure = read(&self.host, &self.tenure_path)?;
+        }
         if !self.initialized {
             self.initialize()?;
         }
+        self.write_tenure()?;
         let own = &mut self.snapshot.own;
         if let Some(takeover) = self.takeover.take() {
             // All terms are known here, so that no earlier one is above it.
@@ -161,19 +185,39 @@ impl Worker {
             self.snapshot.own.term = self.snapshot.next_term();
         }
         if self.written.as_ref() != Some(&self.snapshot.own) {
-            let files = self.host.files();
-            files.create_directories(&self.directory, 0o777)?;
-            // Serializing our own types cannot fail.
-            let bytes = serde_json::to_vec(&self.snapshot.own).unwrap_or_default();
-            files.replace(&self.own_path, &bytes, 0o640, Durability::Unsynced)?;
+            self.write(&self.own_path, &self.snapshot.own)?;
             self.written = Some(self.snapshot.own.clone());
         }
         Ok(())
     }
 
+    fn write_tenure(&mut self) -> Result<(), FileError> {
+        let succession = &self.snapshot.succession;
+        if let (Some(pod), Some(tenure)) = (&succession.own, self.tenure)
+            && succession.may_write(tenure)
+        {
+            let tenure = (pod.clone(), tenure);
+            self.write(&self.tenure_path, &tenure)?;
+            self.snapshot.succession.tenure = Some(tenure);
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, content: &impl Serialize) -> Result<(), FileError> {
+        let files = self.host.files();
+        files.create_directories(&self.directory, 0o777)?;
+        // Serializing our own types cannot fail.
+        let bytes = serde_json::to_vec(content).unwrap_or_default();
+        files.replace(path, &bytes, 0o640, Durability::Unsynced)
+    }
+
     /// Continues the previous record. An open request is fulfilled: no slurmctld runs on this host yet.
     fn initialize(&mut self) -> Result<(), FileError> {
-        let before = read(&self.host, &self.own_path)?.unwrap_or_default();
+        if self.snapshot.succession.join() {
+            self.write(&self.pods_path, &self.snapshot.succession.pods)?;
+        }
+        self.tenure = self.snapshot.succession.own_tenure();
+        let before: Record = read(&self.host, &self.own_path)?.unwrap_or_default();
         let request = self.snapshot.first().map_or(0, |first| first.request);
         let own = &mut self.snapshot.own;
         own.present = true;
@@ -192,8 +236,12 @@ impl Worker {
             Change::NoLongerPrimary | Change::Left => {
                 self.takeover = None;
                 own.primary = false;
-                own.present &= change != Change::Left;
+                if change == Change::Left {
+                    own.present = false;
+                    self.tenure = self.tenure.map(|_| Tenure::Ended);
+                }
             }
+            Change::Tenure(tenure) => self.tenure = Some(tenure),
             Change::Requested(number) => own.request = number,
             Change::Noticed(number) => own.noticed = number,
             Change::Yielded(number) => own.yielded = number,
@@ -201,8 +249,8 @@ impl Worker {
     }
 }
 
-/// `None` if there is no record, or one that cannot be decoded: records are replaced atomically.
-fn read(host: &Host, path: &Path) -> Result<Option<Record>, FileError> {
+/// `None` if there is no such file, or one that cannot be decoded: files are replaced atomically.
+fn read<T: DeserializeOwned>(host: &Host, path: &Path) -> Result<Option<T>, FileError> {
     match host.files().read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
         Err(error) if error.is_not_found() => Ok(None),

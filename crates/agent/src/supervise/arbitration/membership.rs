@@ -12,11 +12,13 @@ pub struct Membership {
     /// The index of this host.
     pub own: usize,
     pub state_dir: PathBuf,
+    /// The UID of this pod, by which it differs from others that had its name.
+    pub pod: Option<String>,
 }
 
 impl Membership {
-    /// `None` for the only slurmctld, and for any other daemon.
-    pub fn find(configuration: &Configuration, hostname: &str) -> Option<Self> {
+    /// `None` for any other daemon than slurmctld, and for the only one if nothing distinguishes it from others of its name.
+    pub fn find(configuration: &Configuration, hostname: &str, pod: Option<&str>) -> Option<Self> {
         let hosts: Vec<String> = configuration.values("SlurmctldHost").map(name_of).collect();
         let state_dir = PathBuf::from(configuration.value("StateSaveLocation")?);
         // Slurm finds itself by its name, with or without the domain.
@@ -29,10 +31,12 @@ impl Membership {
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
         };
-        (hosts.len() > 1 && state_dir.is_absolute() && hosts.iter().all(plain)).then_some(Self {
+        let fenced = hosts.len() > 1 || pod.is_some();
+        (fenced && state_dir.is_absolute() && hosts.iter().all(plain)).then_some(Self {
             hosts,
             own,
             state_dir,
+            pod: pod.map(str::to_owned),
         })
     }
 }
@@ -47,7 +51,7 @@ mod tests {
     use super::*;
 
     fn membership(conf: &str, hostname: &str) -> Option<Membership> {
-        Membership::find(&Configuration::parse([("slurm.conf", conf.as_bytes())]), hostname)
+        Membership::find(&Configuration::parse([("slurm.conf", conf.as_bytes())]), hostname, None)
     }
 
     const TWO: &str = "StateSaveLocation=/state\nSlurmctldHost=c-0(c-0.c.ns)\nSlurmctldHost=c-1(c-1.c.ns)\n";
@@ -58,6 +62,17 @@ mod tests {
         assert_eq!(found.hosts, ["c-0", "c-1"]);
         assert_eq!((found.own, found.state_dir), (1, PathBuf::from("/state")));
         assert_eq!(membership(TWO, "c-0.c.ns").unwrap().own, 0);
+    }
+
+    #[test]
+    fn the_only_slurmctld_is_fenced_by_its_pod() {
+        let conf = Configuration::parse([("slurm.conf", &b"StateSaveLocation=/state\nSlurmctldHost=c-0(a)\n"[..])]);
+        let found = Membership::find(&conf, "c-0", Some("uid")).unwrap();
+        assert_eq!(
+            (found.hosts.len(), found.own, found.pod.as_deref()),
+            (1, 0, Some("uid"))
+        );
+        assert_eq!(Membership::find(&conf, "worker-0", Some("uid")), None);
     }
 
     #[test]

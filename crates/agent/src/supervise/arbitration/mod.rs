@@ -1,4 +1,5 @@
-//! Arbitration between several slurmctld that share one state volume: only one of them may write to it.
+//! Arbitration between the slurmctld that may share one state volume, because there are several hosts or because a pod that was
+//! deleted by force still runs: only one of them may write to it.
 //!
 //! Slurm decides that by messages and timeouts, which two cases escape. The first host in order, when it returns, waits
 //! half a minute for the primary to hand over and then starts even if the primary still runs. And a primary that hung while
@@ -8,13 +9,15 @@
 //! * Before the first host's slurmctld starts, the others' are stopped gracefully. They start again, as standbys, once it is
 //!   primary.
 //! * A primary is killed, even if it is stopped, when another slurmctld became primary after it.
+//! * Of two pods with one host's name the older one stops its slurmctld for good before the newer one starts its own.
 //!
-//! [`membership`], [`record`] and [`heartbeat`] decide, [`exchange`] reads and writes.
+//! [`membership`], [`record`], [`succession`] and [`heartbeat`] decide, [`exchange`] reads and writes.
 
 mod exchange;
 pub mod heartbeat;
 pub mod membership;
 pub mod record;
+pub mod succession;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +32,7 @@ use exchange::{Change, Exchange};
 use heartbeat::HeartbeatWatch;
 use membership::Membership;
 use record::{NOTICE_TIMEOUT, PreviousRun, START_TIMEOUT, STOP_TIMEOUT, Snapshot, must_request};
+use succession::Tenure;
 
 /// What the supervisor has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +50,9 @@ pub struct Arbiter {
     host: Host,
     config_dir: PathBuf,
     hostname: String,
-    /// `None` for the only slurmctld.
+    /// The UID of this pod.
+    pod: Option<String>,
+    /// `None` if no other slurmctld can share the volume.
     exchange: Option<Exchange>,
     snapshot: Option<Snapshot>,
     /// How often the daemon became primary.
@@ -74,11 +80,12 @@ impl YieldRequest {
 }
 
 impl Arbiter {
-    pub fn new(host: Host, config_dir: PathBuf, hostname: String) -> Self {
+    pub fn new(host: Host, config_dir: PathBuf, hostname: String, pod: Option<String>) -> Self {
         Self {
             host,
             config_dir,
             hostname,
+            pod,
             exchange: None,
             snapshot: None,
             takeovers: 0,
@@ -93,12 +100,13 @@ impl Arbiter {
     pub fn must_wait(&mut self, previous: Option<PreviousRun>, now: Instant) -> bool {
         self.update_membership();
         let Some(exchange) = &self.exchange else { return false };
-        if must_request(exchange.membership.own, previous) {
+        // A new supervisor waits for the previous pod of this name, too.
+        if must_request(exchange.membership.own, previous) || previous.is_none() {
             // Nanoseconds since 1970, so that no process has used the number before.
             let number = u64::try_from(self.host.unix_time().as_nanos())
                 .unwrap_or(u64::MAX)
                 .max(1);
-            info!("requesting the other slurmctld to yield before this one starts");
+            info!("requesting any other slurmctld on the volume to yield before this one starts");
             exchange.send(Change::Requested(number));
             self.requesting = Some(YieldRequest { number, since: now });
         }
@@ -106,13 +114,18 @@ impl Arbiter {
     }
 
     pub fn is_waiting(&self) -> bool {
-        self.requesting.or(self.yielded).is_some()
+        self.requesting.or(self.yielded).is_some() || self.is_superseded()
+    }
+
+    fn is_superseded(&self) -> bool {
+        let snapshot = self.snapshot.as_ref();
+        snapshot.is_some_and(|snapshot| snapshot.succession.is_superseded())
     }
 
     /// Reads slurm.conf, as each new slurmctld does, for the other hosts.
     fn update_membership(&mut self) {
         let files = read_files(&self.host, &self.config_dir).unwrap_or_default();
-        let membership = Membership::find(&configuration_of(&files), &self.hostname);
+        let membership = Membership::find(&configuration_of(&files), &self.hostname, self.pod.as_deref());
         if self.exchange.as_ref().map(|exchange| &exchange.membership) == membership.as_ref() {
             return;
         }
@@ -162,6 +175,25 @@ impl Arbiter {
 
     /// Returns the next action, if there is one. `primary` is whether the daemon is known to be primary.
     pub fn next_action(&mut self, primary: bool, now: Instant) -> Option<Action> {
+        if let Some(snapshot) = &self.snapshot
+            && snapshot.succession.is_superseded()
+        {
+            self.requesting = None;
+            if snapshot.succession.is_replaced() {
+                self.yielding = None;
+                warn!("another pod of this name has started its slurmctld, killing this one before it writes");
+                return Some(Action::Kill);
+            }
+            if self.yielded.is_some() {
+                return None;
+            }
+            if self.yielding.is_none() {
+                warn!("another pod of this name is about to start, stopping slurmctld here for good");
+                self.yielding = Some(YieldRequest { number: 0, since: now });
+                self.send(Change::Tenure(Tenure::Yielding));
+                return Some(Action::Yield);
+            }
+        }
         // This comes first: a superseded primary that stops gracefully saves its outdated state.
         if primary && let Some(successor) = self.successor() {
             warn!(%successor, "another slurmctld became primary after this one, killing this one before it writes");
@@ -218,8 +250,9 @@ impl Arbiter {
             .flat_map(|snapshot| snapshot.silent(request.number));
         let silent: Vec<&str> = silent.map(|(host, _)| host).collect();
         if !silent.is_empty() {
-            warn!(?silent, "starting although not all hosts have yielded");
+            warn!(?silent, "starting although not all of them have yielded");
         }
+        self.send(Change::Tenure(Tenure::Running));
         Action::Start
     }
 
@@ -239,6 +272,9 @@ impl Arbiter {
     pub fn record_exit(&mut self, now: Instant) {
         self.record_standby();
         if let Some(YieldRequest { number, .. }) = self.yielding.take() {
+            if self.is_superseded() {
+                self.send(Change::Tenure(Tenure::Ended));
+            }
             self.send(Change::Yielded(number));
             self.yielded = Some(YieldRequest { number, since: now });
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::heartbeat::Heartbeat;
+use super::succession::Succession;
 
 /// For a supervisor to notice a request: it polls four times a second. One that does not is dead, and the first host must not
 /// wait for it.
@@ -63,6 +64,7 @@ pub struct Snapshot {
     /// Slurm's own heartbeat.
     pub heartbeat: Option<Heartbeat>,
     pub peers: Vec<Peer>,
+    pub succession: Succession,
 }
 
 /// How the previous run of the daemon ended.
@@ -100,16 +102,19 @@ impl Snapshot {
             .filter(|left| !left.is_zero())
     }
 
-    /// The hosts that have not yielded, each with the time to wait for it.
+    /// The hosts, and the pod of the same name, that have not yielded, each with the time to wait for it.
     pub fn silent(&self, request: u64) -> impl Iterator<Item = (&str, Duration)> {
-        self.peers.iter().filter_map(move |peer| {
+        // Only the first host may request.
+        let hosts = self.peers.iter().filter(|_| self.index == 0);
+        let hosts = hosts.filter_map(move |peer| {
             let record = peer.record.as_ref()?;
             if !record.present || record.yielded == request {
                 return None;
             }
             let noticed = record.noticed == request;
             Some((peer.host.as_str(), if noticed { YIELD_TIMEOUT } else { NOTICE_TIMEOUT }))
-        })
+        });
+        hosts.chain(self.succession.predecessor())
     }
 
     /// Returns whether the first host became primary after this request.
@@ -174,6 +179,7 @@ mod tests {
                 .map(peer)
                 .filter(|peer| peer.index != index)
                 .collect(),
+            succession: Succession::default(),
         }
     }
 

@@ -70,8 +70,8 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
     if parent.is_supervised() {
         let command = SUPERVISE.replace("$AGENT", AGENT);
         set(&mut base, "command", json!(["sh", "-c", command, name::SLURMCTLD]));
-        let control = json!([{ "name": variable::CONTROL, "value": CONTROL_SOCKET }]);
-        set(&mut base, "env", control);
+        let control = json!({ "name": variable::CONTROL, "value": CONTROL_SOCKET });
+        set(&mut base, "env", json!([control, pod_uid()]));
     }
     // The supervisor restarts a slurmctld that dies. A kill of one that hangs or starts slowly would lose the last seconds of its
     // state, and a start that waits for a missing Include or for names takes minutes. A user's probe is merged over upstream's.
@@ -116,8 +116,7 @@ fn build_prepare(parent: &Parent, slurmctld: &Container) -> Container {
 /// Receives revisions from the operator and makes slurmctld run with them.
 fn build_reconfigure(parent: &Parent, slurmctld: &Container) -> Container {
     let mut environment = places(parent);
-    environment
-        .push(json!({ "name": variable::POD_UID, "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }));
+    environment.push(pod_uid());
     environment.push(json!({ "name": variable::CANDIDATE, "value": CANDIDATE_DIR }));
     if !parent.is_supervised() {
         environment.push(json!({ "name": variable::CONTROL, "value": CONTROL_SOCKET }));
@@ -177,6 +176,10 @@ fn beside_slurmctld(slurmctld: &Container, own: Value) -> Value {
     let mut beside = Value::from(fields);
     lay_over(&mut beside, &template::fields(own));
     beside
+}
+
+fn pod_uid() -> Value {
+    json!({ "name": variable::POD_UID, "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } })
 }
 
 /// The sources and destinations of a revision.
