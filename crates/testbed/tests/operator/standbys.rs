@@ -12,7 +12,6 @@ use crate::common::slurm::{SOON, start_job, wait_idle, wait_saved};
 const ACTIVE: &str = "slurm-controller-0";
 const STANDBY: &str = "slurm-controller-1";
 
-/// In this test the kubelet would restart the container whose slurmctld is dead.
 const VALUES: &str = r"
 controller:
   ha:
@@ -22,9 +21,6 @@ controller:
     enabled: true
     existingClaim: shared-state
     accessModes: [ReadWriteMany]
-  slurmctld:
-    livenessProbe:
-      failureThreshold: 60
 nodesets:
   slinky:
     replicas: 1

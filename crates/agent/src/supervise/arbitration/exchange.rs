@@ -216,7 +216,6 @@ impl Worker {
         if self.snapshot.succession.join() {
             self.write(&self.pods_path, &self.snapshot.succession.pods)?;
         }
-        self.tenure = self.snapshot.succession.own_tenure();
         let before: Record = read(&self.host, &self.own_path)?.unwrap_or_default();
         let request = self.snapshot.first().map_or(0, |first| first.request);
         let own = &mut self.snapshot.own;

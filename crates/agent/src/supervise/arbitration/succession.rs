@@ -72,12 +72,6 @@ impl Succession {
         (self.own.is_some() && !self.is_own(pod)).then_some((pod, limit))
     }
 
-    /// What this pod has said before its container was restarted.
-    pub fn own_tenure(&self) -> Option<Tenure> {
-        let (pod, tenure) = self.tenure.as_ref()?;
-        self.is_own(pod).then_some(*tenure)
-    }
-
     /// Whether this pod may write this: a pod that was superseded does not overwrite its successor.
     pub fn may_write(&self, tenure: Tenure) -> bool {
         let Some(own) = &self.own else { return false };

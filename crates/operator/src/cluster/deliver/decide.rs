@@ -21,8 +21,9 @@ pub(crate) struct Memory {
     pub(crate) refused: BTreeMap<Digest, Rejection>,
     /// When each revision that counts as rejected is tried again.
     pub(crate) retry_at: BTreeMap<Digest, Instant>,
-    /// Revisions that were due to be tried again. What the agent reports about earlier attempts does not count any more.
-    pub(crate) expired: BTreeSet<Digest>,
+    /// Revisions that were due to be tried again, and how often. What the agent reports about earlier attempts does not count any
+    /// more.
+    pub(crate) expired: BTreeMap<Digest, u32>,
     /// A push whose result is not known.
     pub(crate) open: Option<LiveRevision>,
     /// How often a dry run of these revisions did not end.
@@ -45,7 +46,9 @@ impl Memory {
         if self.expired.len() >= MOST_REFUSALS {
             self.expired.clear();
         }
-        self.expired.extend(&due);
+        for digest in &due {
+            *self.expired.entry(*digest).or_default() += 1;
+        }
         due
     }
 }
@@ -77,7 +80,7 @@ pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next 
     let refused = memory.refused.get(&wanted.digest).cloned();
     let refused = refused
         .or_else(|| refused_meanwhile(wanted, status, memory))
-        .or_else(|| refused_before(wanted, status).filter(|_| !memory.expired.contains(&wanted.digest)));
+        .or_else(|| refused_before(wanted, status).filter(|_| !memory.expired.contains_key(&wanted.digest)));
     if let Some(rejection) = refused {
         return Next::Idle(State::Refused(rejection));
     }
@@ -93,7 +96,7 @@ fn refused_meanwhile(wanted: &Wanted, status: &Status, memory: &Memory) -> Optio
     let tried = wanted.tried(refused.sequence);
     // An older agent reports the sequence only; its digest is known from `memory` or from the status.
     let is_same = refused.digest == Some(tried.digest) || wanted.rejected == Some(tried);
-    let is_known = is_same && !memory.expired.contains(&tried.digest);
+    let is_known = is_same && !memory.expired.contains_key(&tried.digest);
     (is_known || memory.open == Some(tried)).then(|| Rejection::of(tried, RejectedBy::Slurmctld, describe(refused)))
 }
 

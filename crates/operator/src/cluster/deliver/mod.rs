@@ -148,11 +148,13 @@ pub(crate) struct Rejection {
 const RETRY_LIVE: Duration = Duration::from_hours(1);
 
 impl Rejection {
-    /// When the revision is tried again: the cause may have been another than its content.
-    fn retry_after(&self) -> Duration {
+    /// When the revision is tried again: the cause may have been another than its content. Longer after each retry.
+    fn retry_after(&self, retries: u32) -> Duration {
         match self.by {
             RejectedBy::Slurmctld => RETRY_LIVE,
-            _ => RETRY_DRY_RUN,
+            _ => RETRY_DRY_RUN
+                .saturating_mul(2_u32.saturating_pow(retries))
+                .min(RETRY_LIVE),
         }
     }
 

@@ -226,7 +226,7 @@ impl Task<'_> {
         let rolled_back = status.rolled_back.as_ref().and_then(|refused| refused.digest);
         // Which of several inputs are held is decided from all rejections together.
         for (digest, why) in refusals_of(&status) {
-            if !self.memory.expired.contains(&digest) {
+            if !self.memory.expired.contains_key(&digest) {
                 let retry = if rolled_back == Some(digest) {
                     RETRY_LIVE
                 } else {
@@ -445,7 +445,10 @@ impl Task<'_> {
             steps: pushed.map(|pushed| pushed.steps.clone()).unwrap_or_default(),
             rejection,
         };
-        self.cluster.update_report(|report| report.remember(ended));
+        // A retry that was rejected as before is no news.
+        if ended.rejection.is_none() || !self.memory.expired.contains_key(&digest) {
+            self.cluster.update_report(|report| report.remember(ended));
+        }
     }
 
     /// Reports a failure. Returns how long to wait before the next attempt.
@@ -464,7 +467,9 @@ impl Task<'_> {
 
     fn publish(&mut self, wanted: &Wanted, live: Option<LiveRevision>, state: State) {
         if let State::Refused(rejection) = &state {
-            self.note_refusal(rejection.digest, &rejection.why, rejection.retry_after());
+            let retries = self.memory.expired.get(&rejection.digest).copied().unwrap_or_default();
+            let retry = rejection.retry_after(retries);
+            self.note_refusal(rejection.digest, &rejection.why, retry);
         }
         if let (State::Done, Some(live)) = (&state, live) {
             // The rest does not matter to standbys, and a change of it must not interrupt a push to them.
