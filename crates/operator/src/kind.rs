@@ -213,6 +213,7 @@ impl<K: Kind> Reconciler for KindReconciler<K> {
         let Some(object) = context.registry.cache::<K>().get(&key.namespace, &key.name) else {
             return Ok(Outcome::settled());
         };
+        self.references.load(&object, &context.caches, &context.client).await?;
         let outdated = context.definitions.outdated();
         let observed = K::observe(Arc::clone(&object), context).await;
         let planned = plan::<K>(&observed);

@@ -48,14 +48,17 @@ kinds! {
     },
     /// Only ours.
     services: Service = ours(),
-    /// Without the certificates that every namespace has a copy of.
+    /// Without the certificates that every namespace has a copy of. With content only ours and those that are referred to.
     config_maps: ConfigMap = Rules {
         requested: Config::default().fields("metadata.name!=kube-root-ca.crt,metadata.name!=openshift-service-ca.crt"),
+        on_demand_unless: Some(is_ours),
         ..Rules::default()
     },
-    /// Without Helm's releases, which hold whole charts, and without the tokens of service accounts.
+    /// Without Helm's releases, which hold whole charts, and without the tokens of service accounts. With content only ours
+    /// and those that are referred to.
     secrets: Secret = Rules {
         requested: Config::default().fields("type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token"),
+        on_demand_unless: Some(is_ours),
         ..Rules::default()
     },
     /// Only ours.
@@ -125,9 +128,13 @@ fn own<K>() -> Rules<K> {
 /// The rules of kinds of which only our own children are cached.
 fn ours<K: Object>() -> Rules<K> {
     Rules {
-        is_relevant: |object| has_owner_of_ours(object) || has_label_of_ours(object),
+        is_relevant: is_ours,
         ..Rules::default()
     }
+}
+
+fn is_ours(object: &impl Resource) -> bool {
+    has_owner_of_ours(object) || has_label_of_ours(object)
 }
 
 /// The labels of pods of Slurm's daemons.

@@ -1,19 +1,22 @@
 //! Which objects of a kind a change affects, as a table per kind.
 
-use std::{collections::BTreeSet, fmt, marker::PhantomData};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use api::keys::labels;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
-use runtime::{Change, Delta, Key, Object};
+use kube::{Client, ResourceExt as _};
+use runtime::{Change, Delta, Error, Key, Object};
 
 use crate::kinds::Caches;
 
 /// What the objects of kind `K` depend on.
 pub(crate) struct References<K> {
     rules: Vec<Rule>,
-    kind: PhantomData<fn() -> K>,
+    named: Vec<Names<K>>,
 }
+
+/// The names of the objects of one kind that an object names.
+type Names<K> = Arc<dyn Fn(&K, &Caches) -> Vec<String> + Send + Sync>;
 
 type Rule = Box<dyn Fn(&Change, &Caches) -> Vec<Key> + Send + Sync>;
 
@@ -22,7 +25,7 @@ impl<K: Object> References<K> {
     pub(crate) fn new() -> Self {
         let empty = Self {
             rules: Vec::new(),
-            kind: PhantomData,
+            named: Vec::new(),
         };
         empty.on::<K>(|delta, _| delta.key().into_iter().collect())
     }
@@ -33,7 +36,12 @@ impl<K: Object> References<K> {
     }
 
     /// An object depends on those objects of this kind in its namespace whose names this returns.
-    pub(crate) fn names<R: Object>(self, names: impl Fn(&K, &Caches) -> Vec<String> + Send + Sync + 'static) -> Self {
+    pub(crate) fn names<R: Object>(
+        mut self,
+        names: impl Fn(&K, &Caches) -> Vec<String> + Send + Sync + 'static,
+    ) -> Self {
+        let names: Names<K> = Arc::new(names);
+        self.named.push(Arc::clone(&names));
         self.on::<R>(move |delta, caches| {
             let Some(changed) = delta.key() else {
                 return Vec::new();
@@ -73,6 +81,18 @@ impl<K: Object> References<K> {
         self
     }
 
+    /// Caches the ConfigMaps and Secrets that an object names.
+    pub(crate) async fn load(&self, object: &K, caches: &Caches, client: &Client) -> Result<(), Error> {
+        let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+        let named: BTreeSet<String> = self.named.iter().flat_map(|names| names(object, caches)).collect();
+        for name in named {
+            let key = Key::new(namespace, name);
+            caches.config_maps.load(client, &key).await?;
+            caches.secrets.load(client, &key).await?;
+        }
+        Ok(())
+    }
+
     /// The objects of kind `K` that a change affects, each once.
     pub(crate) fn affected(&self, change: &Change, caches: &Caches) -> Vec<Key> {
         let keys: BTreeSet<Key> = self.rules.iter().flat_map(|rule| rule(change, caches)).collect();
@@ -109,8 +129,9 @@ pub(crate) fn is_daemon(pod: &Pod, daemon: &str) -> bool {
     pod.labels().get(labels::NAME).is_some_and(|name| name == daemon)
 }
 
-/// The name of the Secret with Slurm's key of this Controller.
-pub(crate) fn key_secret(caches: &Caches, namespace: &str, controller: &str) -> Option<String> {
-    let controller = caches.controllers.get(namespace, controller)?;
-    controller.slurm_key().map(|key| key.name)
+/// The names of the Secrets with the keys of this Controller, which the connection to its slurmctld needs too.
+pub(crate) fn key_secrets(caches: &Caches, namespace: &str, controller: &str) -> Vec<String> {
+    let controller = caches.controllers.get(namespace, controller);
+    let keys = controller.map(|controller| [controller.slurm_key(), controller.jwt_key()]);
+    keys.into_iter().flatten().flatten().map(|key| key.name).collect()
 }

@@ -5,17 +5,20 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
-use kube::Resource;
+use kube::{Client, Resource};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    Delta, Key, Object, Rules, Trigger,
+    Delta, Error, Key, Object, Reach, Rules, Trigger,
     field_sets::{FieldSets, field_sets},
     ownership::{Ownership, controller},
 };
 
 /// An annotation that holds a copy of the whole object, which nothing here reads.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// How often an object is read that changes meanwhile.
+const LOADS: u32 = 3;
 
 /// The objects of one kind. A clone shares them.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ struct State<K> {
     objects: BTreeMap<Key, Entry<K>>,
     /// The UIDs of controllers, each with the keys of the objects it controls.
     controlled: BTreeSet<(String, Key)>,
+    /// Objects that no reconcile has needed yet, each with its resourceVersion.
+    names: BTreeMap<Key, u128>,
     /// Objects that cannot be decoded, each with the error.
     undecodable: BTreeMap<Key, String>,
     /// Objects of other owners whose names are wanted.
@@ -51,6 +56,13 @@ struct Contested {
     until: Instant,
     /// The objects to wake when it is deleted.
     waiting: Vec<(Trigger, Key)>,
+}
+
+/// What of an object to hold.
+enum Hold {
+    Object,
+    Name,
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -83,6 +95,7 @@ impl<K> Cache<K> {
             state: RwLock::new(State {
                 objects: BTreeMap::new(),
                 controlled: BTreeSet::new(),
+                names: BTreeMap::new(),
                 undecodable: BTreeMap::new(),
                 contested: HashMap::new(),
                 seen: BTreeMap::new(),
@@ -185,11 +198,57 @@ impl<K: Object> Cache<K> {
         objects.map(|entry| Arc::clone(&entry.object)).collect()
     }
 
-    /// Adds or replaces an object as a watch would, and returns what changed.
-    pub fn insert(&self, mut object: K) -> Option<Delta<K>> {
+    /// Adds or replaces an object, and returns what changed.
+    pub fn insert(&self, object: K) -> Option<Delta<K>> {
+        self.put(object, |_, _| Hold::Object)
+    }
+
+    /// Adds or replaces an object that a watch delivered, or the name of one that no reconcile has needed yet.
+    pub(crate) fn insert_watched(&self, object: K) -> Option<Delta<K>> {
+        let on_demand = self.0.rules.on_demand_unless.is_some_and(|unless| !unless(&object));
+        self.put(object, |state, key| match state.objects.get(key) {
+            None if on_demand => Hold::Name,
+            _ => Hold::Object,
+        })
+    }
+
+    /// Caches the object of this name, if only the name is known.
+    pub async fn load(&self, client: &Client, key: &Key) -> Result<(), Error> {
+        let api = K::Scope::api::<K>(client.clone(), Some(&key.namespace));
+        let failed = |error| Error::of_request("get", format!("{} {key}", K::kind(&())), error);
+        // The watch may deliver a newer version meanwhile.
+        for _ in 0..LOADS {
+            if !self.read().names.contains_key(key) {
+                break;
+            }
+            let Some(object) = api.get_opt(&key.name).await.map_err(failed)? else {
+                self.change(|state| state.names.remove(key));
+                break;
+            };
+            let version = resource_version(&object);
+            self.put(object, |state, key| match state.names.get(key) {
+                Some(known) if Some(*known) <= version => Hold::Object,
+                _ => Hold::Nothing,
+            });
+        }
+        Ok(())
+    }
+
+    fn put(&self, mut object: K, hold: impl FnOnce(&State<K>, &Key) -> Hold) -> Option<Delta<K>> {
         let (key, field_sets) = (Key::of(&object), field_sets(object.meta()));
         self.trim(&mut object);
         self.change(|state| {
+            match hold(state, &key) {
+                Hold::Nothing => return None,
+                Hold::Name => {
+                    state.saw(&object);
+                    let version = resource_version(&object).unwrap_or_default();
+                    // A list after a broken watch repeats known versions.
+                    let is_new = state.names.insert(key, version) != Some(version);
+                    return is_new.then(|| Delta::appeared(Arc::new(object)));
+                }
+                Hold::Object => state.names.remove(&key),
+            };
             state.saw(&object);
             state.undecodable.remove(&key);
             if !(self.0.rules.is_relevant)(&object) {
@@ -223,6 +282,7 @@ impl<K: Object> Cache<K> {
         let key = Key::of(object);
         self.change(|state| {
             state.saw(object);
+            state.names.remove(&key);
             state.undecodable.remove(&key);
             for (trigger, waiting) in state.contested.remove(&key).into_iter().flat_map(|it| it.waiting) {
                 trigger.wake(waiting);
@@ -236,6 +296,7 @@ impl<K: Object> Cache<K> {
     pub(super) fn sweep(&self, namespace: Option<&str>, listed: &HashSet<Key>) -> Vec<Delta<K>> {
         let is_gone = |key: &&Key| namespace.is_none_or(|own| own == key.namespace) && !listed.contains(*key);
         self.change(|state| {
+            state.names.retain(|key, _| !is_gone(&key));
             state.undecodable.retain(|key, _| !is_gone(&key));
             let gone: Vec<Key> = state.objects.keys().filter(is_gone).cloned().collect();
             gone.iter().filter_map(|key| state.take(key)).collect()

@@ -28,10 +28,11 @@ impl std::fmt::Debug for Clients {
 impl Clients {
     /// Clients of the API server of this configuration.
     pub fn new(mut config: Config) -> Result<Self, kube::Error> {
-        // A retry of kube's sleeps as long as the API server asks for, unnoticed. Queue, watches and lease have their own.
-        config.default_retry = false;
         config.connect_timeout = Some(READ_TIMEOUT);
-        let watches = Client::try_from(config.clone())?;
+        let mut of_watches = config.clone();
+        // A retry of kube's sleeps as long as the API server asks for, unnoticed. A watch has its own back-off.
+        of_watches.default_retry = false;
+        let watches = Client::try_from(of_watches)?;
         config.read_timeout = Some(READ_TIMEOUT);
         // Otherwise the time that a connection was idle in the pool would count.
         config.reset_reader_on_write = true;

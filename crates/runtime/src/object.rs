@@ -54,6 +54,9 @@ pub struct Rules<K> {
     pub requested: watcher::Config,
     /// Whether an object is cached at all.
     pub is_relevant: fn(&K) -> bool,
+    /// If set, only objects for which this holds are cached when a watch delivers them. Of the others the cache has the
+    /// names, until a reconcile needs them ([`Cache::load`](crate::Cache::load)).
+    pub on_demand_unless: Option<fn(&K) -> bool>,
     /// Removes the fields that no reader needs.
     pub trim: fn(&mut K),
     pub definition: Definition,
@@ -64,6 +67,7 @@ impl<K> Default for Rules<K> {
         Self {
             requested: watcher::Config::default(),
             is_relevant: |_| true,
+            on_demand_unless: None,
             trim: |_| {},
             definition: Definition::BuiltIn,
         }

@@ -24,6 +24,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(80);
 
 /// A page of full pods is some megabytes before it is trimmed.
 const PAGE: u32 = 250;
+/// The largest ConfigMaps and Secrets are a megabyte, most of which is not kept.
+const PAGE_ON_DEMAND: u32 = 20;
 
 /// Fills a kind's cache until the process ends. A kind that has a CustomResourceDefinition is watched while that is
 /// installed. The cache counts as not synced from the call on, even before the watch runs.
@@ -50,7 +52,8 @@ pub(crate) fn watch_kind<K: Object>(
                 }
             }
             let api = K::Scope::api::<DeserializeGuard<K>>(client.clone(), namespace.as_deref());
-            let requested = rules.requested.clone().page_size(PAGE).timeout(WATCH_SECONDS);
+            let page = rules.on_demand_unless.map_or(PAGE, |_| PAGE_ON_DEMAND);
+            let requested = rules.requested.clone().page_size(page).timeout(WATCH_SECONDS);
             let stream = watcher(api, requested).default_backoff();
             match &definition {
                 None => watch.follow(stream).await,
@@ -180,7 +183,7 @@ impl<K: Object> Watch<K> {
             self.report_undecodable(&object, &invalid.error);
             self.cache.insert_undecodable(&object, invalid.error.clone());
         }
-        self.cache.insert(object.0.ok()?)
+        self.cache.insert_watched(object.0.ok()?)
     }
 
     fn report_undecodable(&self, object: &DeserializeGuard<K>, error: &str) {

@@ -49,6 +49,8 @@ impl Reconciler for ControllerReconciler {
             context.clusters.remove(key);
             return Ok(Outcome::settled());
         };
+        let references = &self.references;
+        references.load(&controller, &context.caches, &context.client).await?;
         let observed = observe::observe(&controller, context);
         if let Some((address, None)) = &observed.snapshot.external {
             // The end of the first poll wakes the Controller.

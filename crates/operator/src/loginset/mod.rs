@@ -24,7 +24,7 @@ use crate::{
     finding::{Blocks, Finding},
     kind::{Kind, KindReconciler, Progress, Report},
     reason,
-    references::{References, key_secret},
+    references::{References, key_secrets},
     runtime::{Applied, Context, Error, Key, Writer},
 };
 
@@ -49,9 +49,10 @@ impl Kind for LoginSet {
             .names::<Controller>(|login_set, _| vec![login_set.spec.controller_ref.name.clone()])
             .names::<Secret>(|login_set, caches| {
                 let namespace = login_set.namespace().unwrap_or_default();
-                let key = key_secret(caches, &namespace, &login_set.spec.controller_ref.name);
+                let key = key_secrets(caches, &namespace, &login_set.spec.controller_ref.name);
                 key.into_iter()
                     .chain([login_set.spec.sssd_conf_ref.name.clone()])
+                    .chain([login_set.child_names().ssh_host_keys_secret()])
                     .collect()
             })
     }

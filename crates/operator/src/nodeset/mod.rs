@@ -36,6 +36,7 @@ use self::{
     mirror::MirrorMemory,
     observe::{Environment, Observed, observe},
     plan::{Plan, Wait, plan},
+    references::REFERENCES,
 };
 use crate::{
     cluster::{Follower, Knowledge},
@@ -150,7 +151,7 @@ impl Reconciler for NodeSetReconciler {
     type Object = NodeSet;
 
     fn interested(&self, change: &Change) -> Vec<Key> {
-        references::interested(change, &self.ctx.caches)
+        REFERENCES.affected(change, &self.ctx.caches)
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
@@ -158,6 +159,7 @@ impl Reconciler for NodeSetReconciler {
             self.memories().remove(key);
             return Ok(Outcome::settled());
         };
+        REFERENCES.load(&nodeset, &self.ctx.caches, &self.ctx.client).await?;
         let memory = Arc::clone(self.memories().entry(key.clone()).or_default());
         // One key is never reconciled twice concurrently, so this does not wait.
         let mut memory = memory.lock().await;

@@ -12,12 +12,12 @@ use kube::{Resource, ResourceExt};
 
 use crate::{
     partition::rules::mark::has_mark,
-    references::{References, key_secret, keys_of, select},
-    runtime::{Caches, Change, Delta, Key},
+    references::{References, key_secrets, keys_of, select},
+    runtime::{Caches, Delta, Key},
     worker::Worker,
 };
 
-static REFERENCES: LazyLock<References<NodeSet>> = LazyLock::new(|| {
+pub(super) static REFERENCES: LazyLock<References<NodeSet>> = LazyLock::new(|| {
     References::<NodeSet>::new()
         .owns::<Service>()
         .owns::<ConfigMap>()
@@ -30,7 +30,7 @@ static REFERENCES: LazyLock<References<NodeSet>> = LazyLock::new(|| {
         .names::<Secret>(|set, caches| {
             let namespace = set.namespace().unwrap_or_default();
             let sssd = set.spec.wanted_sssd().map(|reference| reference.name.clone());
-            let key = key_secret(caches, &namespace, &set.spec.controller_ref.name);
+            let key = key_secrets(caches, &namespace, &set.spec.controller_ref.name);
             sssd.into_iter().chain(key).collect()
         })
         .on(of_siblings)
@@ -39,10 +39,6 @@ static REFERENCES: LazyLock<References<NodeSet>> = LazyLock::new(|| {
         .on(of_namespace)
         .on(of_node)
 });
-
-pub(super) fn interested(change: &Change, caches: &Caches) -> Vec<Key> {
-    REFERENCES.affected(change, caches)
-}
 
 /// The NodeSets of the same cluster, with which it shares names and a Service, when one of these may have changed.
 fn of_siblings(delta: &Delta<NodeSet>, caches: &Caches) -> Vec<Key> {
@@ -135,6 +131,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::runtime::Change;
 
     #[test]
     fn a_namespace_that_begins_to_end_wakes_its_sets_once() {
@@ -158,7 +155,7 @@ mod tests {
             (ends, None, vec![]),
         ] {
             let change = Change::from(Delta { before, after });
-            assert_eq!(interested(&change, &caches), expected, "{change:?}");
+            assert_eq!(REFERENCES.affected(&change, &caches), expected, "{change:?}");
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     finding::Finding,
     kind::{Kind, KindReconciler, Progress, Report},
     reason,
-    references::{References, key_secret, select},
+    references::{References, key_secrets, select},
     runtime::{Applied, Caches, Context, Key, Writer},
     secret::{entry, missing, missing_controller, unreadable_controller},
     template::{
@@ -80,7 +80,7 @@ impl Kind for RestApi {
             .names::<Controller>(|rest_api, _| vec![rest_api.spec.controller_ref.name.clone()])
             .names::<Secret>(|rest_api, caches| {
                 let namespace = rest_api.namespace().unwrap_or_default();
-                let key = key_secret(caches, &namespace, &rest_api.spec.controller_ref.name);
+                let key = key_secrets(caches, &namespace, &rest_api.spec.controller_ref.name);
                 key.into_iter().collect()
             })
             // slurmrestd is started when its Controller has a slurm.conf.

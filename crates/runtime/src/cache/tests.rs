@@ -1,12 +1,17 @@
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
+    ResourceExt as _,
     core::{DeserializeGuard, error_boundary::InvalidObject},
     runtime::watcher::Event,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::{Context, Registry, fake::FakeServer, watch::Watch};
+use crate::{
+    Context, Registry,
+    fake::{FakeServer, Path},
+    watch::Watch,
+};
 
 fn config_map(namespace: &str, name: &str, version: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {
@@ -192,4 +197,94 @@ async fn a_write_is_seen_when_its_version_or_a_later_one_is() {
     watch.store(Event::Apply(valid(config_map("n", "other", "11"))));
     assert!(cache.has_seen("n", 10));
     assert_eq!(resource_version(&config_map("n", "a", "opaque")), None);
+}
+
+/// A cache of which only objects with the label `ours` are held without a need.
+fn on_demand() -> Cache<Secret> {
+    Cache::new(Rules {
+        on_demand_unless: Some(|secret: &Secret| secret.labels().contains_key("ours")),
+        ..Rules::default()
+    })
+}
+
+fn secret(name: &str, version: u128, labels: &Value) -> Secret {
+    let metadata = json!({"namespace": "n", "name": name, "resourceVersion": version.to_string(), "labels": labels});
+    serde_json::from_value(json!({"metadata": metadata, "stringData": {"key": "value"}})).unwrap()
+}
+
+#[tokio::test]
+async fn an_object_is_held_once_it_is_needed() {
+    let server = FakeServer::new();
+    let path = Path::parse("/api/v1/namespaces/n/secrets");
+    let stored = server.edit(|store| {
+        let secret = json!({"metadata": {"name": "foreign"}, "stringData": {"key": "value"}});
+        store.create(&path, secret, "test").unwrap()
+    });
+    let stored: Secret = serde_json::from_value(stored).unwrap();
+    let (cache, client, key) = (on_demand(), server.client(), Key::new("n", "foreign"));
+    assert!(cache.insert_watched(secret("ours", 1, &json!({"ours": ""}))).is_some());
+    cache.load(&client, &key).await.unwrap();
+    assert_eq!(cache.all().len(), 1, "nothing is known of the foreign one yet");
+
+    let delta = cache.insert_watched(stored.clone()).unwrap();
+    assert_eq!(delta.key().unwrap(), key, "whoever waits for it is woken");
+    assert!(cache.get("n", "foreign").is_none());
+    let version = resource_version(&stored).unwrap();
+    assert!(cache.has_seen("n", version));
+    cache.load(&client, &key).await.unwrap();
+    assert_eq!(cache.get("n", "foreign").unwrap().string_data, stored.string_data);
+
+    // From now on the watch delivers it.
+    let delta = cache
+        .insert_watched(secret("foreign", version + 1, &json!(null)))
+        .unwrap();
+    assert!(delta.before.is_some());
+    assert_eq!(
+        resource_version(cache.get("n", "foreign").unwrap().as_ref()),
+        Some(version + 1)
+    );
+    cache.remove(&stored);
+    cache.load(&client, &key).await.unwrap();
+    assert!(cache.get("n", "foreign").is_none(), "it was deleted");
+}
+
+#[tokio::test]
+async fn an_object_that_changes_while_it_is_read_is_not_held_in_its_old_version() {
+    let server = FakeServer::new();
+    let path = Path::parse("/api/v1/namespaces/n/secrets");
+    let secret_now = json!({"metadata": {"name": "a"}});
+    server.edit(|store| store.create(&path, secret_now, "test")).unwrap();
+    let (cache, key) = (on_demand(), Key::new("n", "a"));
+    cache.insert_watched(secret("a", 99, &json!(null)));
+    cache.load(&server.client(), &key).await.unwrap();
+    assert!(cache.get("n", "a").is_none());
+    // It is gone, and so is its name.
+    cache.insert_watched(secret("gone", 99, &json!(null)));
+    cache.load(&server.client(), &Key::new("n", "gone")).await.unwrap();
+    assert!(!cache.read().names.contains_key(&Key::new("n", "gone")));
+    cache.sweep(None, &HashSet::new());
+    assert!(cache.read().names.is_empty());
+}
+
+/// cargo test -p slurm-operator-runtime --release -- --ignored foreign_secrets --nocapture
+#[test]
+#[ignore = "measures the memory of the process"]
+fn ten_thousand_foreign_secrets_cost_less_than_20_mib() {
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let cache = on_demand();
+    let before = resident();
+    for number in 0..10_000 {
+        let mut secret = secret(&format!("foreign-{number}"), number, &json!(null));
+        let data = k8s_openapi::ByteString(vec![1; 100_000]);
+        secret.data = Some([("key".to_owned(), data)].into());
+        cache.insert_watched(secret);
+    }
+    let cost = resident().saturating_sub(before);
+    println!("{cost} kB");
+    assert!(cost < 20 * 1024, "{cost} kB");
+    assert_eq!(cache.read().names.len(), 10_000);
 }
