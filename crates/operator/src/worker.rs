@@ -162,6 +162,23 @@ impl<'a> Worker<'a> {
             || containers.any(|it| it.restart_count > 0 || it.state.as_ref().is_some_and(has_started))
     }
 
+    /// Returns when the last of its running containers started.
+    pub fn last_start(self) -> Option<Timestamp> {
+        let containers = self.status()?.container_statuses.as_deref()?.iter();
+        let starts = containers.filter_map(|it| it.state.as_ref()?.running.as_ref()?.started_at.as_ref());
+        starts.map(|time| time.0).max()
+    }
+
+    /// Returns when its start last went on: it was scheduled, it became ready, or a container started. `None` while it is
+    /// unscheduled, so that no kubelet starts it.
+    pub fn last_progress(self) -> Option<Timestamp> {
+        self.kubernetes_node()?;
+        let conditions = self.status().and_then(|status| status.conditions.as_deref());
+        let changes = conditions.unwrap_or_default().iter();
+        let changes = changes.filter_map(|it| Some(it.last_transition_time.as_ref()?.0));
+        changes.chain(self.last_start()).chain(self.created()).max()
+    }
+
     pub fn ready_since(self) -> Option<Timestamp> {
         let conditions = self.status()?.conditions.as_ref()?;
         let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;

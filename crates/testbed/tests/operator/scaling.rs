@@ -1,5 +1,7 @@
 //! Scale-in with running jobs, while daemons are killed.
 
+use std::{thread::sleep, time::Duration};
+
 use testbed::harness::{cluster, eventually, expect, rounds};
 
 use crate::common::clusters::{CONTROLLER, chart_cluster, chart_workers, operator_namespace, workers};
@@ -28,6 +30,38 @@ fn jobs_that_start_during_a_scale_in_are_not_lost() {
         wait_idle(&namespace, 1).unwrap();
         namespace.ask(&["scale", "nodeset/compute", "--replicas=8"]).unwrap();
     }
+}
+
+/// A scale-in removes workers that are starting first, and a backlog gives each of them a job as soon as it registers.
+#[test]
+fn first_jobs_of_workers_that_are_removed_while_they_start_are_not_lost() {
+    let namespace = operator_namespace(cluster(), "flap");
+    namespace.apply(CONTROLLER).unwrap();
+    // The jobs outlive the grace period, so a job whose worker is deleted under it is restarted or fails.
+    let template = "  template:\n    spec:\n      terminationGracePeriodSeconds: 5\n";
+    namespace.apply(&format!("{}{template}", workers(3))).unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    let scale = |replicas: usize| namespace.ask(&["scale", "nodeset/compute", &format!("--replicas={replicas}")]);
+    let lost = "scontrol --oneliner show jobs | grep -v -E 'JobState=(PENDING|CONFIGURING|RUNNING|COMPLETING|COMPLETED) .* Restarts=0 ' || true";
+    for round in 0..rounds(6) {
+        let backlog = "sbatch --parsable --exclusive --chdir=/tmp -o /dev/null --array=1-12 --wrap 'sleep 8'";
+        slurm(&namespace, backlog).unwrap();
+        scale(6).unwrap();
+        // Each round removes them at another moment of their start.
+        sleep(Duration::from_millis(500) * u32::try_from(round % 12).unwrap());
+        scale(3).unwrap();
+        eventually("three workers are left", SOON, || {
+            let pods = namespace.ask(&["get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "name"])?;
+            expect(pods.lines().count() == 3, pods)
+        })
+        .unwrap();
+        // Slurm forgets ended jobs after five minutes.
+        assert_eq!(slurm(&namespace, lost).unwrap().trim(), "", "round {round}");
+    }
+    slurm(&namespace, "scancel --me --state=PENDING").unwrap();
+    wait_idle(&namespace, 3).unwrap();
+    let cancelled = lost.replace("PENDING", "CANCELLED");
+    assert_eq!(slurm(&namespace, &cancelled).unwrap().trim(), "");
 }
 
 #[test]

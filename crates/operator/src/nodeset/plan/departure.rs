@@ -2,12 +2,14 @@
 //! observed. `spec.drain` says how long a worker waits for its jobs and how they end then; without it, it waits forever.
 
 use api::{drain::OnDrainTimeout, nodeset::ClaimRetention};
+use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, Node, job::JobStateName};
 
 use super::{
     Effect, JobEnd, Plan, PlannedOrder, Situation, Wait, WorkerRemoval, drains,
     proof::{Evidence, Occupancy},
     reservation,
+    rollout::startup_problem,
 };
 use crate::{
     cluster::{JobOrder, NodeOrder},
@@ -15,6 +17,9 @@ use crate::{
     worker::{Cause, Leaving, Worker},
 };
 
+/// slurmd registers within seconds of its start, or 20 s later if it finds no slurmctld. The clocks of kubelet and operator may
+/// be a minute apart.
+pub(super) const REGISTERS_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// Why a worker whose node is not drained yet is kept.
 pub(super) const ABOUT_TO_DRAIN: &str = "it is about to be drained";
 
@@ -70,6 +75,14 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
                 .to_owned()
         }
         Occupancy::Absent | Occupancy::Free { .. } => {
+            if occupancy == Occupancy::Absent
+                && let Some(end) = may_register_until(observed, worker)
+            {
+                let pod = worker.name();
+                return plan.waits.push(Wait::Other(format!(
+                    "pod {pod} may be about to register in Slurm and is kept until it has, and until {end:.0} at most"
+                )));
+            }
             let seen = observed.slurm_node(worker);
             let keep_record = seen.and_then(|node| reason_to_keep_record(node, worker, &occupancy, cause));
             let holder = seen.and_then(|node| reservation::explain_holder(&observed.nodeset, node));
@@ -93,6 +106,17 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
         Occupancy::Unclear { why } => why.clone(),
     };
     plan.waits.push(Wait::draining(node, &why));
+}
+
+/// Returns until when a worker that Slurm does not have is waited for. It may register and get a job at any moment, and
+/// the kubelet reports the start of a container a second late, so one that is about to start counts too.
+fn may_register_until(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
+    // It had registered, and its record is deleted already. A slurmd without a record does not register again by itself.
+    let was_registered = worker.drained_since().is_some();
+    let is_stuck = worker.last_start().is_none() && startup_problem(worker).is_some();
+    let since = worker.last_progress().filter(|_| !was_registered && !is_stuck)?;
+    let end = since.checked_add(REGISTERS_WITHIN).ok()?;
+    (observed.now < end).then_some(end)
 }
 
 /// Returns why Slurm's record has to outlive the worker, if it does.

@@ -19,6 +19,7 @@ use slurm::{agent::Reason, node::Node as SlurmNode};
 
 use super::{
     Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerLoss, WorkerRemoval, cordon,
+    departure::REGISTERS_WITHIN,
     drains::{has_manual_reason, has_operator_reason, is_operator_reason, is_slurm_reason},
     max_unavailable,
     scale::ScalePlan,
@@ -248,7 +249,7 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     if observed.knowledge.known().is_none() {
         return;
     }
-    let long_ready = |worker: Worker<'_>| worker.is_available(MISSED_WITHIN, observed.now);
+    let long_ready = |worker: Worker<'_>| worker.is_available(REGISTERS_WITHIN, observed.now);
     let is_known = |worker: &Worker<'_>| observed.slurm_node(*worker).is_some();
     // slurmd may have registered under the machine's own host name.
     let is_missing = |worker: &&Worker<'_>| long_ready(**worker) && !is_known(worker) && !worker.is_named_by_machine();

@@ -64,8 +64,12 @@ pub(super) enum Event {
     Template {
         broken: bool,
     },
-    /// Deleted pods end; new ones run and register.
+    /// Deleted pods end, slurmd starts in new ones, and pods in which it has started are reported as running.
     KubeletCatchesUp,
+    /// Every slurmd that has started registers. With a backlog, each new node gets a job at once.
+    SlurmdsRegister {
+        backlog: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -80,6 +84,10 @@ pub(super) enum Life {
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
 pub(super) struct Pod {
     pub(super) life: Life,
+    pub(super) created: i64,
+    /// slurmd runs. The kubelet reports that later.
+    pub(super) started: bool,
+    pub(super) ready: i64,
     pub(super) leaving: Option<Leaving>,
     pub(super) terminating: bool,
     pub(super) unprotected: bool,
@@ -139,7 +147,7 @@ pub(super) fn ordinal(pod: &ObjectId) -> u32 {
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             agent_compares: true,
             time: 0,
@@ -191,6 +199,7 @@ impl World {
         for (ordinal, pod) in &self.pods {
             let mut manifest = worker(*ordinal);
             let meta = &mut manifest["metadata"];
+            meta["creationTimestamp"] = json!(at(pod.created));
             meta["labels"]["controller.kubernetes.io/hash"] = json!(pod.revision);
             if pod.unprotected {
                 meta["labels"].as_object_mut().unwrap().remove(PROTECT);
@@ -208,9 +217,18 @@ impl World {
                 meta["annotations"][DRAIN_REASON] = json!(reason);
             }
             match pod.life {
-                Life::Running => {}
+                Life::Running => manifest["status"]["conditions"][0]["lastTransitionTime"] = json!(at(pod.ready)),
                 Life::Failed => manifest = finished(manifest),
-                Life::Pending => manifest["status"] = json!({ "phase": "Pending" }),
+                Life::Pending => {
+                    let reason = if pod.broken {
+                        "ImagePullBackOff"
+                    } else {
+                        "ContainerCreating"
+                    };
+                    let slurmd = json!({ "name": "slurmd", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                        "state": { "waiting": { "reason": reason } } });
+                    manifest["status"] = json!({ "phase": "Pending", "containerStatuses": [slurmd] });
+                }
             }
             if pod.terminating {
                 manifest = terminating(manifest);
@@ -307,11 +325,22 @@ impl World {
             }
             Event::KubeletCatchesUp => {
                 self.pods.retain(|_, pod| !pod.terminating);
-                for (ordinal, pod) in &mut self.pods {
-                    if pod.life == Life::Pending && !pod.broken {
-                        pod.life = Life::Running;
-                        self.nodes.entry(node_name(*ordinal)).or_default();
+                for pod in self.pods.values_mut().filter(|pod| pod.life == Life::Pending) {
+                    if pod.started {
+                        (pod.life, pod.ready) = (Life::Running, self.time);
                     }
+                    pod.started = !pod.broken;
+                }
+            }
+            Event::SlurmdsRegister { backlog } => {
+                let started = self.pods.iter().filter(|(_, pod)| pod.started);
+                for (ordinal, _) in started.filter(|(_, pod)| pod.life != Life::Failed) {
+                    let name = node_name(*ordinal);
+                    if *backlog && !self.nodes.contains_key(&name) {
+                        self.next_job += 1;
+                        self.jobs.insert(self.next_job, (name.clone(), false));
+                    }
+                    self.nodes.entry(name).or_default();
                 }
             }
         }
@@ -381,6 +410,7 @@ impl World {
         for _ in 0..60 {
             self.revert_manual_orders();
             self.happen(&Event::KubeletCatchesUp);
+            self.happen(&Event::SlurmdsRegister { backlog: false });
             self.happen(&Event::Poll);
             if self.reconcile(usize::MAX, &[]) == 0
                 && self
@@ -426,6 +456,7 @@ fn any_meanwhile() -> impl Strategy<Value = Event> {
         2 => any::<usize>().prop_map(Event::DrainedByHand),
         1 => any::<usize>().prop_map(Event::DownByHand),
         2 => any::<usize>().prop_map(Event::Resumed),
+        6 => any::<bool>().prop_map(|backlog| Event::SlurmdsRegister { backlog }),
     ]
 }
 
@@ -451,6 +482,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => any::<usize>().prop_map(Event::Evicted),
         1 => any::<bool>().prop_map(|broken| Event::Template { broken }),
         3 => Just(Event::KubeletCatchesUp),
+        2 => any::<bool>().prop_map(|backlog| Event::SlurmdsRegister { backlog }),
     ]
 }
 
@@ -485,6 +517,8 @@ fn without_the_agents_comparison_manual_orders_are_overruled() {
             Event::Poll,
             reconcile(),
             Event::KubeletCatchesUp,
+            Event::KubeletCatchesUp,
+            Event::SlurmdsRegister { backlog: false },
             Event::Poll,
             reconcile(),
         ]

@@ -106,6 +106,7 @@ impl World {
                 let made = Pod {
                     revision: revision.unwrap().to_owned(),
                     broken: self.broken,
+                    created: self.time,
                     ..Pod::default()
                 };
                 assert!(self.pods.insert(ordinal, made).is_none(), "{name} was there already");
@@ -244,4 +245,27 @@ impl World {
             truth.resumed = false;
         }
     }
+}
+
+/// Between the look at Slurm and the deletion of their pods, starting workers register and get jobs.
+#[test]
+fn workers_that_register_while_they_are_removed_keep_their_first_jobs() {
+    let reconcile = |meanwhile| Event::Reconcile {
+        dies_after: usize::MAX,
+        meanwhile,
+    };
+    let mut world = World::new();
+    for event in [
+        Event::Poll,
+        reconcile(vec![]),
+        Event::KubeletCatchesUp,
+        Event::Scale(0),
+        Event::Poll,
+        reconcile(vec![]),
+        Event::Poll,
+        reconcile(vec![Event::SlurmdsRegister { backlog: true }]),
+    ] {
+        world.happen(&event);
+    }
+    assert!(world.pods.values().all(|pod| pod.leaving.is_some() && !pod.terminating));
 }

@@ -189,24 +189,26 @@ fn wait_running(namespace: &Namespace, selector: &str, wanted: u32) -> Result<()
 }
 
 /// Spec of pods on simulated nodes.
-fn template(own: &Value) -> Value {
+fn template(annotations: &Value, own: &Value) -> Value {
     let shared = json!({
         "nodeSelector": { "type": "kwok" },
         "tolerations": [{ "key": "kwok.x-k8s.io/node", "operator": "Exists" }],
     });
     let fields = [&shared, own].into_iter().filter_map(Value::as_object).flatten();
     let spec: Map<String, Value> = fields.map(|(key, value)| (key.clone(), value.clone())).collect();
-    json!({ "metadata": { "labels": { LABEL.0: LABEL.1 } }, "spec": spec })
+    json!({ "metadata": { "labels": { LABEL.0: LABEL.1 }, "annotations": annotations }, "spec": spec })
 }
 
 fn node_set() -> Value {
+    // Simulated workers never register. The operator waits for that, unless it has drained the node of a worker before.
+    let drained = json!({ "nodeset.slinky.slurm.net/drained": "2026-01-01T00:00:00Z" });
     json!({
         "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": { "name": "scaled" },
         "spec": {
             "controllerRef": { "name": "slurm" }, "replicas": 0,
             // Otherwise every worker needs its own node, unlike the pods of a plain StatefulSet.
             "oversubscribeNode": true,
-            "template": template(&json!({})),
+            "template": template(&drained, &json!({})),
         },
     })
 }
@@ -228,7 +230,7 @@ fn stateful_set() -> Value {
         "spec": {
             "serviceName": "scaled", "replicas": 0, "podManagementPolicy": "Parallel",
             "selector": { "matchLabels": labels },
-            "template": template(&json!({ "containers": [{ "name": "main", "image": "none" }] })),
+            "template": template(&json!({}), &json!({ "containers": [{ "name": "main", "image": "none" }] })),
         },
     });
     json!({ "apiVersion": "v1", "kind": "List", "items": [service, budget, set] })

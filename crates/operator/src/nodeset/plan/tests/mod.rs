@@ -248,6 +248,61 @@ fn a_worker_that_slurm_does_not_know_may_go_unless_its_machine_names_it() {
 }
 
 #[test]
+fn a_worker_that_may_be_about_to_register_is_waited_for() {
+    let slurmd = |state: Value| {
+        json!({ "phase": "Pending", "containerStatuses": [
+            { "name": "slurmd", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state },
+        ] })
+    };
+    let waiting = |reason: &str| ("/status", slurmd(json!({ "waiting": { "reason": reason } })));
+    let running = |at: &str| ("/status", slurmd(json!({ "running": { "startedAt": at } })));
+    let scheduled = |at: &str| {
+        let condition = json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": at });
+        ("/status", json!({ "phase": "Pending", "conditions": [condition] }))
+    };
+    let (young, old) = ("2026-01-01T00:58:01Z", "2026-01-01T00:57:59Z");
+    let created = || ("/metadata/creationTimestamp", json!(young));
+    let drained = ("/metadata/annotations/nodeset.slinky.slurm.net~1drained", json!(young));
+    for (case, changes, goes) in [
+        ("its slurmd has just started", vec![running(young)], false),
+        ("its slurmd started two minutes ago", vec![running(old)], true),
+        ("it was scheduled just now", vec![scheduled(young)], false),
+        ("it was scheduled long ago", vec![scheduled(old)], true),
+        (
+            "slurmd is about to start",
+            vec![created(), waiting("ContainerCreating")],
+            false,
+        ),
+        ("it cannot start", vec![created(), waiting("ImagePullBackOff")], true),
+        (
+            "it is unscheduled",
+            vec![created(), ("/spec/nodeName", Value::Null)],
+            true,
+        ),
+        (
+            "it has just become ready",
+            vec![("/status/conditions/0/lastTransitionTime", json!(young))],
+            false,
+        ),
+        (
+            "it was registered, and its record is deleted",
+            vec![created(), drained],
+            true,
+        ),
+    ] {
+        let plan = planned(&replicas(0), vec![with(marked(worker(0)), &changes)], known(&[], &[]));
+        let expected: &[&str] = if goes { &["remove compute-0"] } else { &[] };
+        assert_eq!(steps(&plan), expected, "{case}");
+        assert!(plan.needs_jobs, "{case}");
+        let [Wait::Other(wait)] = plan.waits.as_slice() else {
+            assert!(goes, "{case}: {:?}", plan.waits);
+            continue;
+        };
+        assert!(wait.contains("until 2026-01-01T01:00:01Z"), "{case}: {wait}");
+    }
+}
+
+#[test]
 fn two_workers_on_their_machines_networks_never_share_a_machine() {
     let alone = |spec: &Value| {
         let plan = planned(spec, vec![], unknown());
