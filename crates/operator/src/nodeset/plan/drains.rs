@@ -86,7 +86,7 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
     } else if !has_operator_reason(node, Some(worker)) {
         // An administrator's drain serves as well.
         return;
-    } else if node.reason == reason {
+    } else if as_given(&node.reason) == reason {
         // A cordon can last. Leaving workers got the annotations with their drain.
         if cause.is_none() && (noted(observed, worker).is_none() || worker.drain_reason().is_none()) {
             let reason = (DRAIN_REASON.to_owned(), Some(reason));
@@ -167,12 +167,19 @@ pub fn in_force_from(observed: &Observed, now: Timestamp) -> String {
 /// Whether the operator gave the reason of this node: the pod has it recorded, or it is one of the operator's sentences,
 /// given for the previous worker or by the pod's preStop hook. A node without a reason is an administrator's.
 pub(super) fn has_operator_reason(node: &Node, worker: Option<Worker<'_>>) -> bool {
-    worker.and_then(Worker::drain_reason) == Some(&node.reason) || is_operator_reason(&node.reason)
+    worker.and_then(Worker::drain_reason) == Some(as_given(&node.reason)) || is_operator_reason(&node.reason)
+}
+
+/// Returns a reason without what Slurm appends to it when it sets the node down, as in `RMA : Not responding`. It stays there
+/// when the node is back, as long as the node is drained.
+fn as_given(reason: &str) -> &str {
+    let without = |words: &&str| reason.strip_suffix(*words)?.strip_suffix(" : ");
+    SLURM_REASONS.iter().find_map(without).unwrap_or(reason)
 }
 
 /// Whether this is one of the operator's sentences, and not text that it passes on for a user.
 pub(super) fn is_operator_reason(reason: &str) -> bool {
-    let Some(words) = reason.strip_prefix(keys::NODE_REASON_PREFIX) else {
+    let Some(words) = as_given(reason).strip_prefix(keys::NODE_REASON_PREFIX) else {
         return false;
     };
     let about_pod = words.starts_with("Pod (")
@@ -301,7 +308,14 @@ mod tests {
                 "slurm-operator: Pod (slurm/compute-0) was cordoned",
                 &["undrain compute-0"][..],
             ),
+            (
+                DRAIN,
+                "slurm-operator: Pod (slurm/compute-0) was cordoned : Not responding",
+                &["undrain compute-0"],
+            ),
             (DRAIN, "broken fan", &[]),
+            (DRAIN, "broken fan : Not responding", &[]),
+            (DRAIN, "Not responding", &[]),
             (DRAIN, "slurm-operator: broken fan", &[]),
             (DRAIN, "", &[]),
             (OPEN, "", &[]),
@@ -320,7 +334,9 @@ mod tests {
         let recorded = || annotated(worker(0), REASON, "slurm-operator: ticket 7");
         for (state, reason, expected) in [
             (DRAIN, "slurm-operator: ticket 7", "undrain compute-0"),
+            (DRAIN, "slurm-operator: ticket 7 : Not responding", "undrain compute-0"),
             (DRAIN, "slurm-operator: ticket 8", "label compute-0"),
+            (DRAIN, "RMA : Not responding", "label compute-0"),
             (DRAIN, "RMA", "label compute-0"),
             (OPEN, "", "label compute-0"),
         ] {
@@ -442,6 +458,11 @@ mod tests {
         let noted = annotated(recorded, SINCE, "2026-01-01T00:59:55Z");
         assert_eq!(steps(&on(&quiet, cordoned, in_force.clone())), ["label compute-0"]);
         assert_eq!(steps(&on(&quiet, noted.clone(), in_force.clone())), [""; 0]);
+        let unreachable = node(
+            DRAIN,
+            "slurm-operator: Pod (slurm/compute-0) was cordoned : Not responding",
+        );
+        assert_eq!(steps(&on(&quiet, noted.clone(), unreachable)), [""; 0]);
         // Each slurmctld process needs it again.
         let before = begun(in_force.clone(), "2026-01-01T00:50:00Z");
         assert_eq!(steps(&on(&quiet, noted.clone(), before)), [""; 0]);

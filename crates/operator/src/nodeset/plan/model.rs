@@ -50,6 +50,8 @@ pub(super) enum Event {
     /// slurmctld is killed and restarted; unsaved state is lost.
     SlurmctldKilled,
     PodFails(usize),
+    /// Slurm sets the n-th node down because it does not respond, until its slurmd registers again.
+    StopsResponding(usize),
     /// An administrator drains the n-th node.
     DrainedByHand(usize),
     /// An administrator sets the n-th node down.
@@ -107,6 +109,8 @@ pub(super) struct Truth {
     pub(super) theirs: bool,
     /// An administrator reverted the operator's drain, in the slurmctld process that had accepted it.
     pub(super) resumed: bool,
+    /// Slurm itself set it down.
+    pub(super) unresponsive: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -293,6 +297,7 @@ impl World {
                     self.jobs.retain(|_, (on, _)| *on != node);
                 }
             }
+            Event::StopsResponding(nth) => self.stop_responding(*nth),
             Event::DrainedByHand(nth) => self.by_hand(*nth, |admin| admin.drain = true),
             Event::DownByHand(nth) => self.by_hand(*nth, |admin| admin.down = true),
             Event::Resumed(nth) => self.resume_by_hand(*nth),
@@ -340,7 +345,14 @@ impl World {
                         self.next_job += 1;
                         self.jobs.insert(self.next_job, (name.clone(), false));
                     }
-                    self.nodes.entry(name).or_default();
+                    let truth = self.nodes.entry(name).or_default();
+                    if std::mem::take(&mut truth.unresponsive) && truth.admin.down {
+                        truth.admin.down = false;
+                        // The reason of a drained node stays.
+                        if !truth.admin.drain {
+                            truth.admin = AdminState::default();
+                        }
+                    }
                 }
             }
         }
@@ -363,6 +375,19 @@ impl World {
         (!evictable).then_some((name, truth))
     }
 
+    /// Slurm appends to an existing reason, and the jobs are lost with the node.
+    fn stop_responding(&mut self, nth: usize) {
+        let now = u64::try_from(at(self.time).as_second()).unwrap();
+        let Some((name, truth)) = self.nth_node(nth).filter(|(_, truth)| !truth.admin.down) else {
+            return;
+        };
+        (truth.admin.down, truth.unresponsive) = (true, true);
+        let separator = if truth.admin.reason.is_empty() { "" } else { " : " };
+        truth.admin.reason = format!("{}{separator}Not responding", truth.admin.reason);
+        truth.admin.reason_since = now;
+        self.jobs.retain(|_, (on, _)| *on != name);
+    }
+
     /// A manual order, always with a reason.
     fn by_hand(&mut self, nth: usize, order: impl FnOnce(&mut AdminState)) {
         let now = u64::try_from(at(self.time).as_second()).unwrap();
@@ -372,7 +397,7 @@ impl World {
         order(&mut truth.admin);
         truth.admin.reason = "slurm-operator: RMA".to_owned();
         truth.admin.reason_since = now;
-        (truth.theirs, truth.resumed) = (true, false);
+        (truth.theirs, truth.resumed, truth.unresponsive) = (true, false, false);
         if truth.admin.down {
             // Its jobs end with the manual down.
             self.jobs.retain(|_, (on, _)| *on != name);
@@ -476,6 +501,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::SlurmctldKilled),
         1 => any::<usize>().prop_map(Event::PodFails),
         2 => any::<usize>().prop_map(Event::DrainedByHand),
+        1 => any::<usize>().prop_map(Event::StopsResponding),
         1 => any::<usize>().prop_map(Event::DownByHand),
         2 => any::<usize>().prop_map(Event::Resumed),
         2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, cordoned)| Event::Cordoned(nth, cordoned)),
