@@ -37,8 +37,8 @@ use crate::{
 
 /// An administrator declares with this taint that nothing runs on a node.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// A kubelet that reconnects ends unwanted pods within this time.
-const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(10);
+/// A kubelet that reconnects ends unwanted pods within 10 s. Its clock may be a minute behind the operator's.
+const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(70);
 /// Nothing waits for the deletion of a record, and the list of jobs may be long.
 const RECORD_REQUEUE: Duration = Duration::from_mins(1);
 /// Part of the drain reason of a leaving worker.

@@ -81,8 +81,11 @@ struct World {
     records: BTreeMap<u32, Record>,
     /// The saved records.
     saved: BTreeMap<u32, Record>,
-    /// In seconds. Each event takes some.
+    /// In seconds, by the clock of the API server.
     time: i64,
+    /// How long an event takes.
+    tick: i64,
+    clocks: Clocks,
     /// When slurmctld started.
     boot: i64,
     noted: BTreeMap<String, String>,
@@ -90,8 +93,15 @@ struct World {
     seen: Option<Seen>,
 }
 
+/// How far the clocks of slurmctld and of the workers are ahead of the API server's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clocks {
+    slurmctld: i64,
+    workers: i64,
+}
+
 /// Longer than clocks may differ, so that every comparison is clear.
-const TICK: i64 = 20;
+const TICK: i64 = 70;
 
 fn at(time: i64) -> Timestamp {
     let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -115,6 +125,8 @@ impl World {
             records: BTreeMap::new(),
             saved: BTreeMap::new(),
             time: 0,
+            tick: TICK,
+            clocks: Clocks::default(),
             boot: 0,
             noted: BTreeMap::new(),
             silent: false,
@@ -173,20 +185,21 @@ impl World {
                 (false, true) => "IDLE",
                 (false, false) => "MIXED",
             };
-            json!({ "name": name(*number), "state": [state, "DYNAMIC_NORM"], "slurmd_start_time": number_at(*started),
+            json!({ "name": name(*number), "state": [state, "DYNAMIC_NORM"], "slurmd_start_time": number_at(started + self.clocks.workers),
                 "reason": if *down { "slurm-operator: lost: it is gone" } else { "" }, "comment": comment.to_string() })
         });
         let jobs = self.records.iter().flat_map(|(number, record)| {
             record.jobs.iter().enumerate().map(move |(nth, (began, _))| {
+                let began = began + self.clocks.slurmctld;
                 json!({ "job_id": 100 * usize::try_from(*number).unwrap() + nth, "job_state": ["RUNNING"], "nodes": name(*number),
-                    "start_time": number_at(*began) })
+                    "start_time": number_at(began) })
             })
         });
         let observation = Observation {
             nodes: nodes.map(|node| serde_json::from_value(node).unwrap()).collect(),
             jobs: jobs.map(|job| serde_json::from_value(job).unwrap()).collect(),
             process: Some(Process {
-                boot_time: u64::try_from(at(self.boot).as_second()).unwrap(),
+                boot_time: u64::try_from(at(self.boot + self.clocks.slurmctld).as_second()).unwrap(),
             }),
         };
         Seen::new(observation, now())
@@ -320,7 +333,7 @@ impl World {
     }
 
     fn happen(&mut self, event: &Event) {
-        self.time += TICK;
+        self.time += self.tick;
         match event {
             Event::SlurmSaves => self.saved = self.records.clone(),
             Event::SlurmIsKilled => {
@@ -495,5 +508,35 @@ proptest! {
         world.happen(&Event::SlurmIsKilled);
         world.settle(5);
         prop_assert_eq!(world.jobs_of_the_dead(), 0, "{:?}", world);
+    }
+}
+
+/// Clocks may be a minute apart, and jobs start seconds after their workers.
+#[test]
+fn clocks_that_differ_end_no_living_job() {
+    for slurmctld in (-60..=60).step_by(10) {
+        for tenths in [0, 5, 10] {
+            // The clocks of the workers are between the two others.
+            let workers = slurmctld * tenths / 10;
+            let clocks = Clocks { slurmctld, workers };
+            let mut world = World {
+                tick: 2,
+                time: TICK,
+                clocks,
+                ..World::new()
+            };
+            world.settle(5);
+            for event in [
+                Event::StartJob(0),
+                Event::SlurmSaves,
+                Event::SlurmIsKilled,
+                Event::Poll,
+                Event::Reconcile,
+            ] {
+                world.happen(&event);
+            }
+            let jobs: usize = world.records.values().map(|record| record.jobs.len()).sum();
+            assert_eq!(jobs, 1, "{clocks:?}");
+        }
     }
 }

@@ -13,9 +13,9 @@ use slurm::{Job, JobHandle, Node};
 use super::{Effect, Plan, Situation, Wait, drains::has_manual_reason, proof::Evidence};
 use crate::{cluster::Seen, nodeset::observe::Observed, unix_time::timestamp, worker::Worker};
 
-/// How much older than the worker a job has to be, because clocks differ, if slurmctld has restarted since and may have
-/// lost state.
-const MARGIN_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(15);
+/// How much older than the worker a job has to be if slurmctld has restarted since and may have lost state. The clocks of
+/// slurmctld, API server and worker may be a minute apart, and their times are in whole seconds.
+const MARGIN_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(65);
 /// The same if slurmctld has not restarted. A job whose worker's clock is so far ahead of slurmctld's does not start at
 /// all: its credential has expired, by Slurm's default of 120 s.
 const MARGIN: SignedDuration = SignedDuration::from_mins(2);
@@ -151,7 +151,7 @@ mod tests {
         json!({ "job_id": id, "job_state": ["RUNNING"], "nodes": "compute-[0-3]", "start_time": number(began) })
     }
 
-    const OLD: &str = "2026-01-01T00:29:00Z";
+    const OLD: &str = "2026-01-01T00:28:50Z";
     const NEW: &str = "2026-01-01T00:31:00Z";
     const MIXED: &[&str] = &["MIXED", "DYNAMIC_NORM"];
 
@@ -236,8 +236,9 @@ mod tests {
         let down = ("down compute-0", true);
         for (case, began, slurmctld_began, expected) in [
             ("it began on this worker", NEW, "2026-01-01T00:40:00Z", NOTHING),
-            ("it is a minute older", OLD, forgot, down),
+            ("it is more than a minute older", OLD, forgot, down),
             ("clocks may differ by seconds", "2026-01-01T00:29:50Z", forgot, NOTHING),
+            ("clocks may differ by a minute", "2026-01-01T00:28:59Z", forgot, NOTHING),
             ("who was not killed forgets nothing", OLD, ran_all_the_time, NOTHING),
             (
                 "but minutes are no matter of clocks",
@@ -253,6 +254,12 @@ mod tests {
             };
             expect(&scene, expected, case);
         }
+        let skewed = Scene {
+            slurmd_started: "2026-01-01T00:30:03Z",
+            jobs: vec![job(7, "2026-01-01T00:29:39Z")],
+            ..Scene::default()
+        };
+        expect(&skewed, NOTHING, "slurmctld's clock is half a minute behind");
         let not_registered = Scene {
             slurmd_started: "2026-01-01T00:00:30Z",
             ..Scene::default()
