@@ -23,7 +23,7 @@ use super::{NodeSetReconciler, fixture};
 use crate::{
     defaults::Defaults,
     runtime::{
-        Caches, Clients, Context, Operator, Options,
+        Caches, Clients, Context, Key, Operator, Options, Reconciler,
         fake::{FakeServer, Path},
     },
 };
@@ -103,6 +103,7 @@ impl FakeAgent {
                         let reason = command["reason"].as_str().map(str::to_owned);
                         slurm.nodes.entry(node).and_modify(|drained| *drained = reason);
                     }
+                    "down" => {}
                     "undrain" => drop(slurm.nodes.entry(node).and_modify(|drained| *drained = None)),
                     "delete" if busy(&slurm, &node) => {
                         let refusal = json!({ "refused": "slurm", "detail": "Requested nodes are busy" });
@@ -156,6 +157,18 @@ fn base64(bytes: &[u8]) -> String {
 
 impl World {
     async fn new(nodeset: Value) -> Self {
+        let world = Self::stopped(nodeset).await;
+        let (clients, caches) = (Clients::same(world.server.client()), Caches::default());
+        let mut operator = Operator::new(clients, Options::default(), caches.registry().clone(), Host::real());
+        let context = Context::new(operator.context(), caches, Defaults::default());
+        operator.add(NodeSetReconciler::new(context));
+        tokio::spawn(operator.run(std::future::pending()));
+        tokio::spawn(run_pods(world.server.clone(), world.agent.clone()));
+        world
+    }
+
+    /// Without an operator and kubelets.
+    async fn stopped(nodeset: Value) -> Self {
         let server = FakeServer::new();
         let agent = FakeAgent::default();
         let port = agent.serve().await;
@@ -187,12 +200,6 @@ impl World {
                 store.create(&at(plural, ""), object, "helm").unwrap();
             }
         });
-        let (clients, caches) = (Clients::same(server.client()), Caches::default());
-        let mut operator = Operator::new(clients, Options::default(), caches.registry().clone(), Host::real());
-        let context = Context::new(operator.context(), caches, Defaults::default());
-        operator.add(NodeSetReconciler::new(context));
-        tokio::spawn(operator.run(std::future::pending()));
-        tokio::spawn(run_pods(server.clone(), agent.clone()));
         Self { server, agent }
     }
 
@@ -407,4 +414,56 @@ async fn a_revision_without_an_owner_is_taken_back_if_its_content_is_ours() {
         })
         .await;
     assert_eq!(world.server.store().get(&path).unwrap(), theirs);
+}
+
+/// Reconciles once on caches that have this pod of the worker, and with a server that has `successor` or the same pod.
+/// Returns the orders to Slurm.
+async fn orders_about_a_dead_worker(cached: Option<Value>, successor: bool) -> Vec<String> {
+    let world = World::stopped(fixture::nodeset(&json!({ "replicas": 1 }))).await;
+    let created = |pod: Value| {
+        world
+            .server
+            .edit(|store| store.create(&at("pods", ""), pod, "operator").unwrap())
+    };
+    let uid = world.nodeset().unwrap()["metadata"]["uid"].clone();
+    let mut objects = Vec::new();
+    for plural in ["secrets", "pods", "controllers", "nodesets"] {
+        let list = world.server.store().list(&at(plural, ""));
+        objects.extend(list["items"].as_array().unwrap().clone());
+    }
+    let has_pod = cached.is_some();
+    objects.extend(cached.map(|pod| {
+        let owned = fixture::with(pod, &[("/metadata/ownerReferences/0/uid", uid.clone())]);
+        created(owned)
+    }));
+    if successor && has_pod {
+        let gone = world
+            .server
+            .edit(|store| store.delete(&at("pods", "compute-0"), &json!({})));
+        drop(gone.unwrap());
+    }
+    if successor {
+        created(fixture::with(fixture::worker(0), &[("/spec/nodeName", json!("k2"))]));
+    }
+    let comment = json!({ "namespace": "slurm", "podName": "compute-0", "node": "k1", "nodeSetName": "compute", "nodeSetUID": uid });
+    {
+        let mut slurm = world.agent.slurm();
+        slurm.nodes.insert("compute-0".to_owned(), None);
+        slurm.comments.insert("compute-0".to_owned(), comment.to_string());
+    }
+    let context = Context::for_tests(world.server.client(), Caches::of(objects));
+    let reconciler = NodeSetReconciler::new(context);
+    // It fails to write where the caches are old.
+    drop(reconciler.reconcile(&Key::new(fixture::NAMESPACE, "compute")).await);
+    world.agent.slurm().commands.clone()
+}
+
+#[tokio::test]
+async fn no_order_about_a_dead_worker_is_sent_to_a_successor_that_the_caches_do_not_show() {
+    for cached in [Some(fixture::worker(0)), None] {
+        let orders = orders_about_a_dead_worker(cached.clone(), false).await;
+        assert_eq!(orders, ["down compute-0"], "{}", cached.is_some());
+        let orders = orders_about_a_dead_worker(cached.clone(), true).await;
+        assert_eq!(orders, [""; 0], "{}", cached.is_some());
+    }
 }

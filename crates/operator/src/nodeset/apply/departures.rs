@@ -67,6 +67,9 @@ impl Executor<'_> {
             self.writer.check_unchanged(observed).await?;
         }
         if let Some(order) = down {
+            if !self.is_current(order, pod.as_ref()).await? {
+                return Ok(());
+            }
             self.command(order).await?;
             if !is_planned {
                 let message = format!("Node {} is down in Slurm: {}", order.node, death.message);
@@ -82,6 +85,22 @@ impl Executor<'_> {
         let grace_period = death.node.is_some().then_some(0);
         self.writer.delete_unchanged(observed.0, grace_period).await?;
         Ok(())
+    }
+
+    /// Whether the node still belongs to this pod, or to none, by the API server. The caches may be old, and an order by name
+    /// must not hit a successor that they do not show.
+    async fn is_current(&self, order: &PlannedOrder, pod: Option<&ObjectId>) -> Result<bool, Error> {
+        let record = self.observed.records.get(&order.node);
+        let last = record.map_or("", |identity| identity.pod_name.as_str());
+        let name = pod.map_or(last, |pod| pod.name.as_str());
+        let pods: Api<Pod> = Api::namespaced(self.ctx.client.clone(), &self.key.namespace);
+        let found = pods.get_opt(name).await.map_err(Error::other)?;
+        let found = found.filter(|found| Worker(found).slurm_name() == Some(&order.node));
+        let is_current = found.as_ref().map(|found| Worker(found).id()).as_ref() == pod;
+        if !is_current {
+            info!(nodeset = %self.key, ?order, ?pod, "node belongs to another pod, which the caches do not show; sending no order");
+        }
+        Ok(is_current)
     }
 
     /// Deletes each record only if a fresh snapshot shows that no job is on the node or requests it.
@@ -105,7 +124,10 @@ impl Executor<'_> {
             let need = evidence.need(node);
             if need != (Occupancy::Free { keep_record: None }) {
                 debug!(nodeset = %self.key, node, ?need, "keeping record in Slurm");
-            } else if applied.take(self.command(order).await).is_some() {
+                continue;
+            }
+            let is_free = applied.take(self.is_current(order, None).await);
+            if is_free == Some(true) && applied.take(self.command(order).await).is_some() {
                 let message = format!("Deleted node {node}, which has no pod, in Slurm");
                 self.event(reason::DEFUNCT_NODE_PRUNED, message);
             }
@@ -250,6 +272,9 @@ impl Executor<'_> {
         };
         self.writer.check_unchanged(observed).await?;
         if let Some(order) = &removal.order {
+            if !self.is_current(order, Some(pod)).await? {
+                return Ok(());
+            }
             self.command(order).await?;
         }
         if let Some(why) = &removal.keep_record {

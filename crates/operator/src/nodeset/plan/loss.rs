@@ -175,6 +175,10 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
     let spec = &observed.nodeset.spec;
     for (name, identity) in &observed.records {
         let Some(node) = seen.nodes.get(name) else { continue };
+        // A worker of another NodeSet has taken the record over.
+        if observed.foreign_hostnames.contains_key(name) {
+            continue;
+        }
         let host = observed.nodes.get(&identity.node).map(AsRef::as_ref);
         // The record may be older than the status's note about the last worker of that name.
         let may_be_alive = identity.node.is_empty() || may_be_alive_on(observed, name).is_some();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::{
-        fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating},
+        fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating, with, worker},
         plan::{Effect, WorkerLoss, plan, tests::steps},
     },
 };
@@ -144,5 +144,32 @@ fn a_deleted_set_takes_its_records_along() {
         ),
     ] {
         assert_eq!(done(set.clone(), vec![], &lost, &jobs), expected, "{jobs}");
+    }
+}
+
+#[test]
+fn a_record_that_a_worker_of_another_set_has_taken_over_is_left_alone() {
+    let foreign = |hostname: &str| {
+        with(
+            worker(7),
+            &[
+                ("/metadata/name", json!("other-7")),
+                ("/metadata/labels/app.kubernetes.io~1instance", json!("other")),
+                ("/metadata/ownerReferences/0/uid", json!("other")),
+                ("/spec/hostname", json!(hostname)),
+                ("/spec/nodeName", json!("k2")),
+            ],
+        )
+    };
+    let set = || nodeset(&json!({ "replicas": 0, "pruneSlurmNodeRecords": "NodeNotFound" }));
+    for (hostname, state, expected) in [
+        ("compute-7", IDLE, ""),
+        ("compute-7", DOWN, ""),
+        ("compute-8", IDLE, "down compute-7"),
+        ("compute-8", DOWN, "forget compute-7"),
+    ] {
+        let objects = vec![foreign(hostname), host("k2")];
+        let done = done(set(), objects, &record(state, LOST, "compute"), &json!([]));
+        assert_eq!(done, expected, "{hostname} {state:?}");
     }
 }
