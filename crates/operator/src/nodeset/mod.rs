@@ -22,7 +22,7 @@ mod fixture;
 mod golden;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -35,7 +35,7 @@ use self::{
     apply::{ApplyResult, EndRequests, Executor, LastReservation, ReportedStaleJobs},
     mirror::MirrorMemory,
     observe::{Environment, Observed, observe},
-    plan::{Plan, Wait, plan},
+    plan::{Plan, Wait, plan, without_pod},
     references::REFERENCES,
 };
 use crate::{
@@ -69,6 +69,8 @@ struct Memory {
     mirror: MirrorMemory,
     /// Since when Slurm has no node of a NodeSet that is being deleted.
     empty_since: Option<Timestamp>,
+    /// Since when records in Slurm have had no pod.
+    without_pod: BTreeMap<String, Timestamp>,
     end_requests: EndRequests,
     stale_jobs: ReportedStaleJobs,
     reservation: LastReservation,
@@ -179,6 +181,8 @@ impl Reconciler for NodeSetReconciler {
             let mismatch = find_key_mismatch(controller, &self.ctx.caches, &self.ctx.clusters, observed.now)?;
             Some(mismatch.of_pods(&observed.pods)?.message())
         });
+        memory.without_pod = without_pod(&observed, &memory.without_pod);
+        observed.without_pod.clone_from(&memory.without_pod);
         let plan = plan(&observed);
         let is_empty = plan.waits.contains(&Wait::Unwritten);
         memory.empty_since = is_empty.then(|| memory.empty_since.unwrap_or(observed.now));

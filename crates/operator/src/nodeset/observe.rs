@@ -54,6 +54,8 @@ pub struct Observed {
     pub nodes: BTreeMap<String, Arc<Node>>,
     /// Slurm's records of this NodeSet's nodes without a pod, by name.
     pub records: BTreeMap<String, Identity>,
+    /// Since when the records have had no pod.
+    pub without_pod: BTreeMap<String, Timestamp>,
     pub namespace_goes: bool,
     /// Content of sssd.conf, if the spec refers to one and it exists.
     pub sssd_conf: Option<Vec<u8>>,
@@ -144,6 +146,7 @@ pub fn observe(
         controller_names: controllers.iter().map(|controller| controller.name_any()).collect(),
         pods,
         records,
+        without_pod: BTreeMap::new(),
         namespace_goes: caches.is_ending(namespace),
         revisions: caches.revisions.owned_by(&uid),
         nodes,

@@ -29,6 +29,7 @@ use crate::{
     cluster::NodeOrder,
     nodeset::{
         build::{TERMINATING, hostname_on},
+        identity::Identity,
         observe::Observed,
     },
     unix_time::timestamp,
@@ -43,7 +44,7 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(70);
 const RECORD_REQUEUE: Duration = Duration::from_mins(1);
 /// Part of the drain reason of a leaving worker.
 const LEAVING_REASON: &str = "is pending termination for";
-/// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 s by default).
+/// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 or 50 s by default).
 const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Why a worker is known to be dead.
@@ -123,6 +124,31 @@ pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Opt
     let recorded = observed.records.get(hostname).map(|identity| &identity.node);
     let mut nodes = noted.into_iter().chain(recorded).map(String::as_str);
     nodes.find(|node| is_cut_off(observed, node))
+}
+
+/// Returns until when the last worker of this name may run although its Kubernetes node is ready: its pod is gone, but its
+/// node in Slurm is in service, and Kubernetes may not have noticed yet that the Kubernetes node is unreachable.
+pub(super) fn may_be_alive_until(observed: &Observed, hostname: &str) -> Option<Timestamp> {
+    let end = observed.without_pod.get(hostname)?.checked_add(MISSED_WITHIN).ok()?;
+    let is_over = observed.knowledge.known().is_some_and(|seen| {
+        let record = observed.records.get(hostname).zip(seen.nodes.get(hostname));
+        record.is_none_or(|(Identity { node: host, .. }, node)| {
+            // The preStop hook drains the node of a worker that ends, and sets it down.
+            let has_ended = node.state.is_down() || node.state.is_drained();
+            has_ended || death_of_node(host, observed.nodes.get(host).map(AsRef::as_ref)).is_some()
+        })
+    });
+    (!is_over && observed.now < end).then_some(end)
+}
+
+/// Returns since when each record has had no pod, as far as that was seen.
+pub fn without_pod(observed: &Observed, before: &BTreeMap<String, Timestamp>) -> BTreeMap<String, Timestamp> {
+    if observed.knowledge.known().is_none() {
+        return before.clone();
+    }
+    let since = |name: &String| before.get(name).copied().unwrap_or(observed.now);
+    let records = observed.records.keys();
+    records.map(|name| (name.clone(), since(name))).collect()
 }
 
 /// Returns the workers whose Kubernetes nodes are unreachable, or were when they were last seen. The status keeps them, so

@@ -36,7 +36,7 @@ pub use self::{
     daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
-    loss::{Death, cut_off, death_of_node, missed_address},
+    loss::{Death, cut_off, death_of_node, missed_address, without_pod},
     proof::{Evidence, Occupancy},
     reservation::ReservationReport,
     revision::RevisionPlan,
@@ -336,6 +336,13 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
             plan.waits.push(Wait::Other(format!(
                 "the name {name:?} is reserved while its last worker may run jobs on Kubernetes node {node}, which does not answer; \
                  if that machine is off, delete its Node or taint it with node.kubernetes.io/out-of-service"
+            )));
+        } else if let Some(end) = loss::may_be_alive_until(observed, name) {
+            // The poll shows when it has ended.
+            plan.needs_jobs = true;
+            plan.waits.push(Wait::Other(format!(
+                "the name {name:?} is reserved until {end:.0}: the pod of its last worker is gone, but Slurm has its node in \
+                 service; if it runs on a node that has just become unreachable, Kubernetes notices that by then"
             )));
         } else {
             plan.effects.push(Effect::CreatePod {

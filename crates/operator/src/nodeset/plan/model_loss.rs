@@ -13,7 +13,7 @@ use slurm::rest::{Observation, Process};
 
 use jiff::Timestamp;
 
-use super::{Effect, Evidence, PlannedOrder, StaleJobs, Worker, WorkerLoss, cut_off, plan, stale_jobs};
+use super::{Effect, Evidence, PlannedOrder, StaleJobs, Worker, WorkerLoss, cut_off, plan, stale_jobs, without_pod};
 use crate::{
     cluster::{Knowledge, NodeOrder, Seen},
     nodeset::fixture::{controller, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
@@ -74,6 +74,10 @@ struct Record {
 #[derive(Debug)]
 struct World {
     hosts: BTreeMap<&'static str, Host>,
+    /// When a host became unreachable. Kubernetes notices that later.
+    silent_since: BTreeMap<&'static str, i64>,
+    /// What the operator remembers.
+    without_pod: BTreeMap<String, Timestamp>,
     /// Pods by ordinal: host, whether terminating, and creation.
     pods: BTreeMap<u32, (&'static str, bool, i64)>,
     /// What runs: ordinal, host, and creation.
@@ -86,6 +90,8 @@ struct World {
     /// How long an event takes.
     tick: i64,
     clocks: Clocks,
+    /// How long Kubernetes considers an unreachable host ready.
+    noticed_within: i64,
     /// When slurmctld started.
     boot: i64,
     noted: BTreeMap<String, String>,
@@ -120,6 +126,8 @@ impl World {
     fn new() -> Self {
         Self {
             hosts: HOSTS.into_iter().map(|host| (host, Host::Well)).collect(),
+            silent_since: BTreeMap::new(),
+            without_pod: BTreeMap::new(),
             pods: BTreeMap::new(),
             running: Vec::new(),
             records: BTreeMap::new(),
@@ -127,6 +135,7 @@ impl World {
             time: 0,
             tick: TICK,
             clocks: Clocks::default(),
+            noticed_within: 0,
             boot: 0,
             noted: BTreeMap::new(),
             silent: false,
@@ -139,7 +148,7 @@ impl World {
         let status = json!({ "nodeSetHash": "", "cutOff": self.noted });
         let mut objects = vec![controller(), slurm_key(), with(set, &[("/status", status)])];
         for (host, state) in &self.hosts {
-            let ready = if *state == Host::Well { "True" } else { "Unknown" };
+            let ready = if self.looks_ready(host) { "True" } else { "Unknown" };
             let taints = match state {
                 Host::Declared => json!([{ "key": "node.kubernetes.io/out-of-service", "effect": "NoExecute" }]),
                 _ => json!([]),
@@ -156,6 +165,14 @@ impl World {
             objects.push(if *ends { terminating(pod) } else { pod });
         }
         objects
+    }
+
+    /// Whether Kubernetes considers a host ready.
+    fn looks_ready(&self, host: &str) -> bool {
+        let silent_since = self.silent_since.get(host).filter(|_| self.hosts[host] != Host::Well);
+        silent_since.map_or(self.hosts[host] == Host::Well, |since| {
+            self.time - since < self.noticed_within
+        })
     }
 
     fn pod(number: u32, host: &str, created: i64) -> Value {
@@ -210,7 +227,10 @@ impl World {
             Some(seen) if !self.silent => Knowledge::Known(Arc::new(seen.clone())),
             _ => unknown(),
         };
-        let observed = observed_exactly("compute", self.objects(), knowledge);
+        let mut observed = observed_exactly("compute", self.objects(), knowledge);
+        observed.now = at(self.time);
+        self.without_pod = without_pod(&observed, &self.without_pod);
+        observed.without_pod.clone_from(&self.without_pod);
         let plan = plan(&observed);
         let (losses, others): (Vec<&Effect>, Vec<&Effect>) = plan
             .effects
@@ -232,6 +252,9 @@ impl World {
             Effect::CreatePod { pod, .. } => {
                 let number = Self::number(pod["metadata"]["name"].as_str().unwrap());
                 let alive = self.running.iter().find(|(other, ..)| *other == number);
+                // A node that is down has no job, and gets none.
+                let is_down = self.records.get(&number).is_some_and(|record| record.down);
+                let alive = alive.filter(|_| self.noticed_within == 0 || !is_down);
                 assert_eq!(alive, None, "{number} is made a second time");
                 let free = HOSTS.into_iter().find(|host| {
                     self.hosts[host] == Host::Well && !self.pods.values().any(|(other, ..)| other == host)
@@ -241,6 +264,8 @@ impl World {
                     self.pods.insert(number, (host, false, self.time));
                     self.running.push((number, host, self.time));
                     self.register(number, host, self.time);
+                    // The operator sees the pod before anything happens to it.
+                    self.without_pod.remove(&name(number));
                 }
             }
             Effect::LoseWorker(WorkerLoss { pod, down, .. }) => {
@@ -372,7 +397,7 @@ impl World {
                     let (host, ..) = self.pods[&number];
                     if self.hosts[host] == Host::Well {
                         self.running.retain(|(other, on, _)| (*other, *on) != (number, host));
-                    } else if !self.noted.contains_key(&name(number)) {
+                    } else if !self.looks_ready(host) && !self.noted.contains_key(&name(number)) {
                         return;
                     }
                     self.pods.remove(&number);
@@ -394,6 +419,9 @@ impl World {
     fn turn(&mut self, nth: usize, from: &[Host], to: Host) {
         let host = HOSTS[nth % HOSTS.len()];
         if from.contains(&self.hosts[host]) {
+            if self.hosts[host] == Host::Well {
+                self.silent_since.insert(host, self.time);
+            }
             self.hosts.insert(host, to);
             if to == Host::Well {
                 self.catch_up();
@@ -508,6 +536,26 @@ proptest! {
         world.happen(&Event::SlurmIsKilled);
         world.settle(5);
         prop_assert_eq!(world.jobs_of_the_dead(), 0, "{:?}", world);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Workers that Slurm has are not made a second time, also before Kubernetes notices that a machine is unreachable.
+    #[test]
+    fn no_name_is_used_again_before_kubernetes_notices(events in prop::collection::vec(any_event(), 1..80)) {
+        let mut world = World { tick: 2, time: TICK, noticed_within: 50, ..World::new() };
+        world.settle(5);
+        for event in &events {
+            if !matches!(event, Event::SlurmFallsSilent | Event::SlurmIsKilled) {
+                world.happen(event);
+                world.happen(&Event::Poll);
+            }
+        }
+        // Waits of a minute are over by then.
+        world.settle(50);
+        prop_assert_eq!(world.pods.len(), usize::try_from(SIZE).unwrap(), "{:?}", world);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     cluster::{Knowledge, Seen},
     nodeset::{
         fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating, with, worker},
-        plan::{Effect, WorkerLoss, plan, tests::steps},
+        plan::{Effect, WorkerLoss, plan, tests::steps, without_pod},
     },
 };
 
@@ -171,5 +171,56 @@ fn a_record_that_a_worker_of_another_set_has_taken_over_is_left_alone() {
         let objects = vec![foreign(hostname), host("k2")];
         let done = done(set(), objects, &record(state, LOST, "compute"), &json!([]));
         assert_eq!(done, expected, "{hostname} {state:?}");
+    }
+}
+
+#[test]
+fn a_name_is_not_used_again_before_kubernetes_has_noticed_that_its_node_is_unreachable() {
+    let drained = &["IDLE", "DRAIN", "DYNAMIC_NORM"][..];
+    let busy = &["ALLOCATED", "DRAIN", "DYNAMIC_NORM"][..];
+    let (k1, soon, later) = (vec![host("k1")], "2026-01-01T00:59:01Z", "2026-01-01T00:58:59Z");
+    for (case, state, hosts, since, expected) in [
+        ("it may be alive", IDLE, k1.clone(), soon, ""),
+        ("it may have jobs", busy, k1.clone(), soon, ""),
+        (
+            "Kubernetes has noticed nothing",
+            IDLE,
+            k1.clone(),
+            later,
+            "create compute-0",
+        ),
+        ("it ended", DOWN, k1.clone(), soon, "create compute-0"),
+        (
+            "it had no job and could get none",
+            drained,
+            k1,
+            soon,
+            "create compute-0",
+        ),
+        (
+            "its node is gone",
+            IDLE,
+            vec![],
+            soon,
+            "down compute-0; create compute-0",
+        ),
+    ] {
+        let mut record = record(state, "", "compute");
+        record["name"] = json!("compute-0");
+        let all = [
+            vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 }))],
+            hosts,
+        ]
+        .concat();
+        let mut observed = observed_exactly("compute", all, known(&record, &json!([])));
+        let before = [("compute-0".to_owned(), since.parse().unwrap())].into();
+        observed.without_pod = without_pod(&observed, &before);
+        let plan = plan(&observed);
+        let mut done = steps(&plan);
+        done.sort_by_key(|step| step.starts_with("create"));
+        assert_eq!(done.join("; "), expected, "{case}");
+        assert_eq!(plan.waits.len(), usize::from(expected.is_empty()), "{case}");
+        let anew = without_pod(&observed, &std::collections::BTreeMap::new());
+        assert_eq!(anew.get("compute-0"), Some(&now()));
     }
 }
