@@ -24,6 +24,7 @@ use super::{build, identity::Identity, plan::fit};
 use crate::{
     cluster::Knowledge,
     defaults::Images,
+    finding::Finding,
     key_mismatch::find_other_key,
     partition::rules::mark::has_mark,
     reason,
@@ -62,7 +63,7 @@ pub struct Observed {
     /// Digest of the cluster's key, if it exists.
     pub slurm_key: Option<String>,
     /// Problem with a Secret that workers need to start.
-    pub missing_secret: Option<(&'static str, String)>,
+    pub missing_secret: Option<Finding>,
     pub knowledge: Knowledge,
     /// Message about workers whose key differs from slurmctld's.
     pub key_mismatch: Option<String>,
@@ -253,7 +254,7 @@ fn observe_secrets(
     caches: &Caches,
     nodeset: &NodeSet,
     controller: Option<&Controller>,
-) -> (Option<String>, Option<Vec<u8>>, Option<(&'static str, String)>) {
+) -> (Option<String>, Option<Vec<u8>>, Option<Finding>) {
     let namespace = nodeset.namespace().unwrap_or_default();
     let mut missing = None;
     let mut entry = |SecretKeyRef { name, key, .. }: &SecretKeyRef, field: &str| {
@@ -272,10 +273,10 @@ fn observe_secrets(
     let slurm_key = controller.and_then(|controller| entry(&controller.slurm_key()?, "slurmKeyRef of the Controller"));
     let sssd = nodeset.spec.wanted_sssd();
     let sssd_conf = sssd.and_then(|reference| entry(reference, "spec.ssh.sssdConfRef"));
-    let missing = missing.map(|message| (reason::SECRET_MISSING, message));
+    let missing = missing.map(|message| Finding::blocking(reason::SECRET_MISSING, message));
     let missing = missing.or_else(|| {
         let other = find_other_key(controller?, caches, SLURM_KEY_FILE)?;
-        Some((reason::KEY_MISMATCH, other))
+        Some(Finding::blocking(reason::KEY_MISMATCH, other))
     });
     let slurm_key = slurm_key.map(|bytes| Digest::of(&bytes).to_string());
     (slurm_key, sssd_conf, missing)

@@ -51,7 +51,7 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
         return reject(reason::KEY_MISSING, message);
     }
     match &observed.missing_secret {
-        Some((reason, message)) => reject(reason, message.clone()),
+        Some(missing) => reject(missing.reason, missing.message.clone()),
         None => Ok(controller),
     }
 }
