@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use api::keys::{annotations, labels};
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::Api;
 use serde_json::json;
 use slurm::agent::Reason;
@@ -67,7 +70,7 @@ impl Executor<'_> {
             self.writer.check_unchanged(observed).await?;
         }
         if let Some(order) = down {
-            if !self.is_current(order, pod.as_ref()).await? {
+            if observed.is_none() && !self.has_no_pod(order).await? {
                 return Ok(());
             }
             self.command(order).await?;
@@ -87,20 +90,18 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Whether the node still belongs to this pod, or to none, by the API server. The caches may be old, and an order by name
-    /// must not hit a successor that they do not show.
-    async fn is_current(&self, order: &PlannedOrder, pod: Option<&ObjectId>) -> Result<bool, Error> {
+    /// Whether the last pod of this node is gone by the API server, and no other has its name. The caches may be old, and an
+    /// order by name must not hit a successor that they do not show.
+    async fn has_no_pod(&self, order: &PlannedOrder) -> Result<bool, Error> {
         let record = self.observed.records.get(&order.node);
-        let last = record.map_or("", |identity| identity.pod_name.as_str());
-        let name = pod.map_or(last, |pod| pod.name.as_str());
+        let name = record.map_or("", |identity| identity.pod_name.as_str());
         let pods: Api<Pod> = Api::namespaced(self.ctx.client.clone(), &self.key.namespace);
         let found = pods.get_opt(name).await.map_err(Error::other)?;
         let found = found.filter(|found| Worker(found).slurm_name() == Some(&order.node));
-        let is_current = found.as_ref().map(|found| Worker(found).id()).as_ref() == pod;
-        if !is_current {
-            info!(nodeset = %self.key, ?order, ?pod, "node belongs to another pod, which the caches do not show; sending no order");
+        if let Some(found) = &found {
+            info!(nodeset = %self.key, node = order.node, pod = Worker(found).name(), "node has a pod that the caches do not show; sending no order");
         }
-        Ok(is_current)
+        Ok(found.is_none())
     }
 
     /// Deletes each record only if a fresh snapshot shows that no job is on the node or requests it.
@@ -126,7 +127,7 @@ impl Executor<'_> {
                 debug!(nodeset = %self.key, node, ?need, "keeping record in Slurm");
                 continue;
             }
-            let is_free = applied.take(self.is_current(order, None).await);
+            let is_free = applied.take(self.has_no_pod(order).await);
             if is_free == Some(true) && applied.take(self.command(order).await).is_some() {
                 let message = format!("Deleted node {node}, which has no pod, in Slurm");
                 self.event(reason::DEFUNCT_NODE_PRUNED, message);
@@ -272,9 +273,6 @@ impl Executor<'_> {
         };
         self.writer.check_unchanged(observed).await?;
         if let Some(order) = &removal.order {
-            if !self.is_current(order, Some(pod)).await? {
-                return Ok(());
-            }
             self.command(order).await?;
         }
         if let Some(why) = &removal.keep_record {
