@@ -93,6 +93,8 @@ reasons! {
         => "Remove `spec.slurmctld.command`, unless you need it: a bad configuration can end slurmctld.";
     /// slurmctld's pod has no agent: another operator created it.
     AGENT_MISSING = "AgentMissing", on "Supervised=False, Degraded" => "Restart the pod once, as the message says.";
+    /// The agent in slurmctld's pod is older than this operator, and lacks what the message names.
+    AGENT_OUTDATED = "AgentOutdated", on "Degraded" => "Restart the pod once when convenient, as the message says.";
 
     "The configuration of a cluster":
     /// slurmctld runs with the newest configuration.

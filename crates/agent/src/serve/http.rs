@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use host::Listener;
@@ -17,12 +18,12 @@ use serde::de::DeserializeOwned;
 use slurm::Revision;
 use slurm::agent::{
     self, AgentKey, Candidate, Checked, Claims, Commanded, Fence, JobCommand, NodeCommand, Outcome, PROOF_HEADER,
-    PROTOCOL, PartitionCommand, Pushed, Refusal, ReservationCommand, Status, path,
+    PROTOCOL, PROTOCOL_HEADER, PartitionCommand, Pushed, Refusal, ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::Services;
 use super::checker::refusal;
@@ -55,6 +56,8 @@ pub(super) struct Server {
     pub(super) keys: PathBuf,
     pub(super) writer: Handle,
     pub(super) nodes: Nodes,
+    /// The protocol of the operator that sent the last request.
+    pub(super) operator: AtomicU32,
 }
 
 pub(super) async fn serve(listener: Listener, server: Arc<Server>) -> Infallible {
@@ -199,6 +202,15 @@ impl Server {
         let body = read_body(body).await?;
         if Digest::of(&body) != claims.body {
             return Err(Refusal::token("it is for another body"));
+        }
+        let protocol = head.headers.get(PROTOCOL_HEADER).and_then(|value| value.to_str().ok());
+        let protocol = protocol.and_then(|value| value.parse().ok()).unwrap_or(1);
+        if self.operator.swap(protocol, Ordering::Relaxed) != protocol && protocol != PROTOCOL {
+            info!(
+                protocol,
+                own = PROTOCOL,
+                "the operator has another protocol than this agent"
+            );
         }
         Ok((Request::from_parts(head, body), claims.fence))
     }

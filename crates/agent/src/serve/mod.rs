@@ -31,8 +31,10 @@ mod writer;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use host::{Host, Listener};
+use slurm::agent::PROTOCOL;
 use slurm::rpc::Client;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
@@ -121,6 +123,7 @@ pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
         },
         writer: handle,
         services: Arc::clone(&services),
+        operator: AtomicU32::new(PROTOCOL),
     });
     let address = listener.address().unwrap_or(listen);
     info!(%address, "serving");

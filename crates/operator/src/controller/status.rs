@@ -9,6 +9,7 @@ use api::{
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
+use slurm::agent::PROTOCOL;
 
 use super::{observe::Observed, plan::Plan};
 use crate::{
@@ -184,6 +185,12 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desi
         (config.reason, config.message)
     } else if let Some(message) = agentless(observed) {
         (reason::AGENT_MISSING, message)
+    } else if let Some(agent) = &observed.snapshot.report.old_agent {
+        let name = observed.inputs.controller.name_any();
+        let message = format!(
+            "the agent in {agent} is older than this operator (protocol {PROTOCOL}): it does not compare a node with the state that an order was planned on, which the operator does a moment earlier instead, and does not report keys; restart it when convenient with `kubectl annotate controller.slinky.slurm.net {name} restart-trigger=\"$(date +%s)\" --overwrite`"
+        );
+        (reason::AGENT_OUTDATED, message)
     } else {
         return DesiredCondition::false_(DEGRADED, reason::HEALTHY, "");
     };

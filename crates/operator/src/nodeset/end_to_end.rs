@@ -63,6 +63,11 @@ impl FakeAgent {
         let mut slurm = self.slurm();
         let busy = |slurm: &Slurm, name: &str| slurm.jobs.values().any(|node| node == name);
         match asked {
+            path::REVISION => {
+                let fence = json!({ "term": 0, "sequence": 0 });
+                let status = json!({ "protocol": 2, "agent": "1", "live": null, "phase": "verified", "slurmctld": null, "fence": fence });
+                (StatusCode::OK, status)
+            }
             path::CONFIG => {
                 let meta = json!({ "BOOT_TIME": 1000, "LastUpdate": 2000, "HashValue": 1 });
                 (StatusCode::OK, json!({ "slurm_conf_meta": meta, "errors": [] }))

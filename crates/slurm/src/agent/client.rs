@@ -6,14 +6,15 @@ use hyper::body::Bytes;
 use hyper::{HeaderMap, Method, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
 
-use super::command::{JobCommand, NodeCommand, PartitionCommand, ReservationCommand};
+use super::command::{JobCommand, NodeAction, NodeCommand, PartitionCommand, Reason, ReservationCommand};
 use super::error::Error;
 use super::fence::Fence;
 use super::key::AgentKey;
-use super::message::{Checked, Commanded, Pushed, Refusal, Restored, Status, UpdateChannel};
+use super::message::{Checked, Commanded, PROTOCOL, Pushed, Refusal, Restored, Status, UpdateChannel};
 use super::token::{Claims, InvalidToken, Request};
-use super::{PROOF_HEADER, path};
+use super::{PROOF_HEADER, PROTOCOL_HEADER, path};
 use crate::answer::{Answer, DecodeError, Payload, Qos, ServedConf, decode};
 use crate::job::Job;
 use crate::node::Node;
@@ -57,6 +58,8 @@ pub struct Client {
     options: Options,
     /// By the last response.
     clock: RemoteClock,
+    /// The agent's protocol, which stays the same as long as its pod.
+    protocol: OnceCell<u32>,
 }
 
 /// 60 s are tolerated. The agent's clock is read in whole seconds, and a response takes a while.
@@ -73,6 +76,7 @@ impl Client {
             key,
             options,
             clock: RemoteClock::default(),
+            protocol: OnceCell::new(),
         }
     }
 
@@ -114,8 +118,28 @@ impl Client {
     }
 
     pub async fn command_node(&self, command: &NodeCommand, fence: Fence) -> Result<UpdateChannel, Error> {
+        let read = async || self.status().await.map(|status| status.protocol);
+        if *self.protocol.get_or_try_init(read).await? == 1 {
+            let command = self.compare(command.clone()).await?;
+            let Commanded { way } = parse(&self.post(path::NODE, &command, fence).await?)?;
+            return Ok(way);
+        }
         let Commanded { way } = parse(&self.post(path::NODE, command, fence).await?)?;
         Ok(way)
+    }
+
+    /// Does what an agent of protocol 1 does not do: compares the node with the expected state, and keeps its reason.
+    async fn compare(&self, mut command: NodeCommand) -> Result<NodeCommand, Error> {
+        let nodes = self.nodes().await?.value;
+        let node = nodes.iter().find(|node| node.name == command.node.as_str());
+        let now = node.ok_or(Error::Refused(Refusal::NoSuchNode))?.admin_state();
+        if let NodeAction::Drain { reason } | NodeAction::Down { reason } = &mut command.action {
+            reason.get_or_insert_with(|| Reason::of(&now.reason));
+        }
+        if command.expect.as_ref().is_some_and(|expected| *expected != now) {
+            return Err(Error::Refused(Refusal::Changed { now }));
+        }
+        Ok(command)
     }
 
     /// An agent that is too old for it responds [`Refusal::NotFound`].
@@ -246,6 +270,7 @@ impl Client {
         let request = hyper::Request::builder()
             .method(method.clone())
             .uri(format!("http://{}{path}", self.address))
+            .header(PROTOCOL_HEADER, PROTOCOL)
             .header(header::AUTHORIZATION, format!("Bearer {token}"));
         let (head, body) = self.http.exchange(request, body, timeout).await?.into_parts();
         let proof = head.headers.get(PROOF_HEADER).and_then(|proof| proof.to_str().ok());

@@ -11,7 +11,8 @@ use super::key::KeyDigest;
 use crate::node::AdminState;
 use crate::revision::{Digest, Summary};
 
-/// Raised when an operator has to know of a new capability before it uses it.
+/// Raised when an operator has to know of a new capability before it uses it. An agent of protocol 1 neither compares a node with
+/// the state an order was planned on, nor keeps its reason, nor reports keys.
 pub const PROTOCOL: u32 = 2;
 
 /// How long operator and agent remember that a dry run rejected a revision. After that it is tried again, in case something else

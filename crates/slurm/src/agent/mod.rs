@@ -69,5 +69,8 @@ pub mod path {
     pub const READYZ: &str = "/readyz";
 }
 
+/// The header with the operator's [`PROTOCOL`]. Operators of protocol 1 do not send it.
+pub const PROTOCOL_HEADER: &str = "slurm-agent-protocol";
+
 /// The header with the [proof](AgentKey::prove) of a response.
 pub const PROOF_HEADER: &str = "slurm-agent-proof";

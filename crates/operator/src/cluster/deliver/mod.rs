@@ -227,6 +227,8 @@ pub(crate) struct Report {
     pub(crate) pod: String,
     pub(crate) live: Option<LiveRevision>,
     pub(crate) state: State,
+    /// The pod, release and protocol of an agent that is older than this operator.
+    pub(crate) old_agent: Option<String>,
     /// The revision that passed a dry run, if that is the goal.
     pub(crate) checked: Option<Digest>,
     /// The state of the standbys.

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use api::configuration::RejectedBy;
 use slurm::{
     agent::{
-        Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, Phase, Pushed, RETRY_DRY_RUN, Refusal,
-        Status,
+        Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, PROTOCOL, Phase, Pushed, RETRY_DRY_RUN,
+        Refusal, Status,
     },
     revision::Digest,
 };
@@ -223,6 +223,10 @@ impl Task<'_> {
             return Ok((client, status.clone()));
         }
         let status = client.status().await?;
+        let Status { protocol, agent, .. } = &status;
+        let pod = &wanted.target.pod;
+        let old = (*protocol < PROTOCOL).then(|| format!("pod {pod} (release {agent}, protocol {protocol})"));
+        self.cluster.update_report(|report| report.old_agent = old);
         let rolled_back = status.rolled_back.as_ref().and_then(|refused| refused.digest);
         // Which of several inputs are held is decided from all rejections together.
         for (digest, why) in refusals_of(&status) {

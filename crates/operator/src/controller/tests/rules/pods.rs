@@ -208,6 +208,19 @@ fn pods_of_another_operator_are_kept_until_a_restart_is_requested() {
 }
 
 #[test]
+fn an_old_agent_is_reported_with_the_remedy() {
+    let old = Report {
+        old_agent: Some("pod slurm-controller-0 (release 0.1.0, protocol 1)".to_owned()),
+        ..Report::default()
+    };
+    let (status, reason, message) = condition(running(&json!({})), old, "Degraded");
+    assert_eq!((status, reason.as_str()), (ConditionStatus::True, "AgentOutdated"));
+    for part in ["pod slurm-controller-0 (release 0.1.0, protocol 1)", "restart-trigger="] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
 fn a_stateful_set_that_cannot_be_changed_in_place_is_replaced() {
     let mut objects = running(&json!({}));
     objects
