@@ -337,22 +337,24 @@ impl World {
                     pod.started = !pod.broken;
                 }
             }
-            Event::SlurmdsRegister { backlog } => {
-                let started = self.pods.iter().filter(|(_, pod)| pod.started);
-                for (ordinal, _) in started.filter(|(_, pod)| pod.life != Life::Failed) {
-                    let name = node_name(*ordinal);
-                    if *backlog && !self.nodes.contains_key(&name) {
-                        self.next_job += 1;
-                        self.jobs.insert(self.next_job, (name.clone(), false));
-                    }
-                    let truth = self.nodes.entry(name).or_default();
-                    if std::mem::take(&mut truth.unresponsive) && truth.admin.down {
-                        truth.admin.down = false;
-                        // The reason of a drained node stays.
-                        if !truth.admin.drain {
-                            truth.admin = AdminState::default();
-                        }
-                    }
+            Event::SlurmdsRegister { backlog } => self.register(*backlog),
+        }
+    }
+
+    fn register(&mut self, backlog: bool) {
+        let started = self.pods.iter().filter(|(_, pod)| pod.started);
+        for (ordinal, _) in started.filter(|(_, pod)| pod.life != Life::Failed) {
+            let name = node_name(*ordinal);
+            if backlog && !self.nodes.contains_key(&name) {
+                self.next_job += 1;
+                self.jobs.insert(self.next_job, (name.clone(), false));
+            }
+            let truth = self.nodes.entry(name).or_default();
+            if std::mem::take(&mut truth.unresponsive) && truth.admin.down {
+                truth.admin.down = false;
+                // The reason of a drained node stays.
+                if !truth.admin.drain {
+                    truth.admin = AdminState::default();
                 }
             }
         }
