@@ -82,8 +82,10 @@ async fn respond(stream: TcpStream, orders: &Received) {
     let (status, body) = (answer["status"].as_u64().unwrap(), answer["body"].to_string());
     let key = AgentKey::derive(KEY).unwrap();
     let proof = key.prove(&token, u16::try_from(status).unwrap(), body.as_bytes());
+    // That agent's HTTP server adds it.
+    let date = Host::real().timestamp().strftime("%a, %d %b %Y %H:%M:%S GMT");
     let head = format!(
-        "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\nslurm-agent-proof: {proof}\r\n\r\n",
+        "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\nslurm-agent-proof: {proof}\r\ndate: {date}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
