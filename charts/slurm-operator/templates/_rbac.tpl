@@ -8,6 +8,10 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
 - apiGroups: [slinky.slurm.net]
   resources: [accountings, controllers, loginsets, nodesets, partitions, restapis, tokens]
   verbs: [list, watch]
+# Whether a Controller that the watch does not show exists, before its workers are let go.
+- apiGroups: [slinky.slurm.net]
+  resources: [controllers]
+  verbs: [get]
 # The finalizers.
 - apiGroups: [slinky.slurm.net]
   resources: [nodesets, partitions]
