@@ -72,7 +72,16 @@ impl Cluster {
 
     /// Freezes a control plane component: its connections stay open without a response. Healing thaws it.
     pub fn pause(&self, component: &str) -> Result<Fault> {
-        let process = self.component(control_plane::PLACE, component)?;
+        self.pause_at(control_plane::PLACE, component)
+    }
+
+    /// Freezes the kubelet of a node: its pods go on, whatever happens to their objects. Healing thaws it.
+    pub fn pause_kubelet(&self, node: &str) -> Result<Fault> {
+        self.pause_at(node, crate::node::KUBELET)
+    }
+
+    fn pause_at(&self, place: &str, component: &str) -> Result<Fault> {
+        let process = self.component(place, component)?;
         let parent = process.parent()?;
         process.signal(Signal::SIGSTOP)?;
         Ok(Fault::new(move || {

@@ -91,12 +91,15 @@ impl Services {
         let jobs: Vec<Job> = tools
             .list(&["squeue", "--all", "--states=pending,running,suspended", "--json"])
             .await?;
+        let mut all = Vec::new();
         for jobs in jobs.chunks(MAX_JOBS) {
-            let records = tools.read_accounting(jobs).await?;
-            for forgotten in compare(jobs, &records) {
-                if restored.insert(forgotten.job) {
-                    self.restore_end(&forgotten).await;
-                }
+            all.extend(compare(jobs, &tools.read_accounting(jobs).await?));
+        }
+        // An end frees nodes, on which a pending job would start at once: those are held first.
+        all.sort_by_key(|forgotten| forgotten.status.is_some());
+        for forgotten in all {
+            if restored.insert(forgotten.job) {
+                self.restore_end(&forgotten).await;
             }
         }
         Ok(())

@@ -11,6 +11,7 @@ mod subjects;
 mod benches;
 mod control_plane;
 mod draining;
+mod fences;
 mod kills_during_changes;
 mod kills_during_partition_changes;
 mod kills_during_removals;
