@@ -98,14 +98,15 @@ impl Services {
         // An end frees nodes, on which a pending job would start at once: those are held first.
         all.sort_by_key(|forgotten| forgotten.status.is_some());
         for forgotten in all {
-            if restored.insert(forgotten.job) {
-                self.restore_end(&forgotten).await;
+            if !restored.contains(&forgotten.job) && self.restore_end(&forgotten).await {
+                restored.insert(forgotten.job);
             }
         }
         Ok(())
     }
 
-    async fn restore_end(&self, forgotten: &Forgotten) {
+    /// Returns whether it worked.
+    async fn restore_end(&self, forgotten: &Forgotten) -> bool {
         let Forgotten { job, end, .. } = forgotten;
         let done = if let Some(status) = forgotten.status {
             info!(job, end, "slurmctld forgot the end of a job; reporting it again");
@@ -115,9 +116,10 @@ impl Services {
             let done = self.channels.tools.hold_job(*job, end).await;
             done.map_err(|error| error.to_string())
         };
-        if let Err(error) = done {
+        if let Err(error) = &done {
             warn!(job, error, "cannot restore the end of a job");
         }
+        done.is_ok()
     }
 
     async fn complete_job(&self, job: u32, is_script: bool, status: u32) -> Result<(), String> {

@@ -10,7 +10,7 @@ use testbed::harness::{Namespace, alone, eventually, expect};
 use crate::common::clusters::{ONE_WORKER, chart_cluster};
 use crate::common::jobs::{start_job, wait_undisturbed};
 use crate::common::nodes::RestoreNodes;
-use crate::common::slurm::{SOON, slurm, wait_idle, wait_saved};
+use crate::common::slurm::{SOON, wait_idle, wait_saved};
 
 const POD: &str = "slurm-controller-0";
 
@@ -39,7 +39,11 @@ fn a_slurmctld_whose_kubelet_is_frozen_stops_before_the_next_one_starts() {
     let job = start_job(&namespace, 60);
     wait_saved(&namespace).unwrap();
     let old = uid(&namespace).unwrap();
-    assert_eq!(with_slurmctld(&[old.clone()]).len(), 1, "the process is not recognised");
+    assert_eq!(
+        with_slurmctld(std::slice::from_ref(&old)).len(),
+        1,
+        "the process is not recognised"
+    );
 
     let node = namespace.field(&format!("pod/{POD}"), ".spec.nodeName").unwrap();
     cluster.ask(&["cordon", &node]).unwrap();
@@ -68,7 +72,8 @@ fn a_slurmctld_whose_kubelet_is_frozen_stops_before_the_next_one_starts() {
         });
         let responds = eventually("the new slurmctld responds", SOON, || {
             expect(uid(&namespace)? == new, "the pod has been replaced")?;
-            slurm(&namespace, "scontrol ping").map(drop)
+            let ready = namespace.field(&format!("pod/{POD}"), ".status.conditions[?(@.type==\"Ready\")].status")?;
+            expect(ready == "True", ready)
         });
         is_over.store(true, Ordering::Relaxed);
         let seen = observer.join().unwrap();
