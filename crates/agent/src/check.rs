@@ -38,7 +38,7 @@ pub async fn run(host: &Host, options: &cli::Check) -> Result<Findings, Error> {
         live.filter(|files| !files.is_empty())
     };
     let live = live.map(|files| configuration_of(&files));
-    let nodes = SlurmTools::default().node_names().await;
+    let nodes = SlurmTools::new(host).node_names().await;
     let mut findings = check_files(&files, live.as_ref(), nodes.as_ref());
     if !findings.refused {
         let dry_run = DryRun::new(host, &options.scratch_dir, None);

@@ -10,10 +10,13 @@
 mod connection;
 mod files;
 mod listener;
+mod paced;
+mod program;
 mod random;
 mod real;
 mod task;
 mod temporary;
+mod worker;
 
 use std::{
     fmt,
@@ -22,21 +25,28 @@ use std::{
     net::SocketAddr,
     ops::Deref,
     path::{Path, PathBuf},
+    process::Output,
     sync::Arc,
+    task::Poll,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{mpsc::UnboundedReceiver, oneshot},
+    time::Instant,
+};
 
 pub use self::{
     connection::{Connection, Stream},
     files::{Durability, Entry, FileError, FileKind, Files, Metadata},
     listener::{Accept, Listener},
+    program::{Process, Program},
     random::Random,
     task::Task,
     temporary::TemporaryDirectory,
+    worker::{Work, Worker},
 };
 
 /// The machine this process runs on. A clone is the same machine.
@@ -74,6 +84,31 @@ pub trait Machine: fmt::Debug + Send + Sync {
 
     /// Starts a thread for work that blocks.
     fn spawn_thread(&self, name: &'static str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+
+    /// Does one piece of work after the other, each of which may block, until the sender is gone.
+    fn start_worker(&self, name: &'static str, mut work: UnboundedReceiver<Work>) -> io::Result<()> {
+        let run = move || {
+            while let Some(work) = work.blocking_recv() {
+                work();
+            }
+        };
+        self.spawn_thread(name, Box::new(run))
+    }
+
+    /// Whether tasks of this machine may run. A simulation stops them here, as SIGSTOP does.
+    fn poll_runnable(&self, _context: &mut std::task::Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Runs a program to its end, without input. It is killed if the future is dropped.
+    fn run(&self, program: Program) -> BoxFuture<'static, io::Result<Output>> {
+        Box::pin(program::run(program))
+    }
+
+    /// Starts a program in a process group of its own, with only its standard error. It is killed when this is dropped.
+    fn start(&self, program: Program) -> io::Result<Box<dyn Process>> {
+        program::start(program)
+    }
 }
 
 impl Host {
@@ -143,6 +178,18 @@ impl Host {
     /// Starts a thread for work that blocks. It ends when the work does.
     pub fn spawn_thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.0.spawn_thread(name, Box::new(work))
+    }
+
+    /// Starts a worker for a series of work that blocks.
+    pub fn worker(&self, name: &'static str) -> io::Result<Worker> {
+        let (worker, work) = Worker::new();
+        self.start_worker(name, work)?;
+        Ok(worker)
+    }
+
+    /// For a task that is not started by [`Host::spawn`]: it runs only while this machine does.
+    pub fn paced<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
+        paced::paced(self.clone(), task)
     }
 
     /// Runs work that takes long on a thread of its own, and waits for its result.

@@ -102,6 +102,7 @@ impl Operator {
             }
         };
         tokio::select! {
+            biased;
             () = begin => {}
             () = &mut stop => return Ok(()),
             ended = background.join_next() => return Err(why(ended)),
@@ -110,7 +111,12 @@ impl Operator {
         let stop_kinds = CancellationToken::new();
         let mut working: Background = JoinSet::new();
         for (name, start) in kinds {
-            spawn(&mut working, name, start(stop_kinds.clone()).map(Ok));
+            spawn(
+                &mut working,
+                context.clock.host(),
+                name,
+                start(stop_kinds.clone()).map(Ok),
+            );
         }
         let result = {
             let keep = async {
@@ -121,6 +127,7 @@ impl Operator {
             };
             let mut keep = pin!(keep);
             tokio::select! {
+                biased;
                 lost = &mut keep => return Err(lost.into()),
                 ended = background.join_next() => Err(why(ended)),
                 ended = working.join_next(), if !working.is_empty() => Err(why(ended)),
@@ -129,6 +136,7 @@ impl Operator {
                     stop_kinds.cancel();
                     // The lease is held until the last write is done.
                     tokio::select! {
+                        biased;
                         lost = &mut keep => return Err(lost.into()),
                         () = async { while working.join_next().await.is_some() {} } => Ok(()),
                     }
@@ -153,14 +161,19 @@ const LAST_EVENTS: Duration = Duration::from_secs(1);
 /// Tasks that run until the process ends. Each returns why it ended.
 type Background = JoinSet<anyhow::Error>;
 
-fn spawn(tasks: &mut Background, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
-    tasks.spawn(async move {
+fn spawn(
+    tasks: &mut Background,
+    host: &Host,
+    name: &'static str,
+    task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+) {
+    tasks.spawn(host.paced(async move {
         let ended = task.await;
         ended.map_or_else(
             |error| error,
             |()| anyhow!("background task {name} exited unexpectedly"),
         )
-    });
+    }));
 }
 
 fn why(ended: Option<Result<anyhow::Error, JoinError>>) -> anyhow::Error {
@@ -181,19 +194,21 @@ fn lead_without_lease(context: &Context) {
 fn start_servers(tasks: &mut Background, options: &Options, context: &Context) {
     if let Some(address) = options.metrics_address {
         let server = serve::serve_metrics(address, options.metrics_secure, context.clone());
-        spawn(tasks, "metrics server", server);
+        spawn(tasks, context.clock.host(), "metrics server", server);
     }
     if let Some(address) = options.health_address {
-        spawn(tasks, "health server", serve::serve_health(address, context.clone()));
+        let server = serve::serve_health(address, context.clone());
+        spawn(tasks, context.clock.host(), "health server", server);
     }
 }
 
 fn start_watches(tasks: &mut Background, namespaces: &[String], context: &Context) {
     let follow = context.definitions.clone().follow(context.clone());
-    spawn(tasks, "watch of the definitions", follow.map(Ok));
-    spawn(tasks, "heartbeat", context.clone().heartbeat().map(Ok));
+    let host = context.clock.host();
+    spawn(tasks, host, "watch of the definitions", follow.map(Ok));
+    spawn(tasks, host, "heartbeat", context.clone().heartbeat().map(Ok));
     for watch in context.registry.watches(namespaces, context) {
-        spawn(tasks, "watch", watch.map(Ok));
+        spawn(tasks, host, "watch", watch.map(Ok));
     }
 }
 

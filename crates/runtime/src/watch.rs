@@ -43,6 +43,7 @@ pub(crate) fn watch_kind<K: Object>(
         loop {
             if let Some(name) = &definition {
                 tokio::select! {
+                    biased;
                     () = definitions.installed(name) => {}
                     () = definitions.missing(name) => {
                         watch.context.health.unwatched(&watch.name);
@@ -58,6 +59,7 @@ pub(crate) fn watch_kind<K: Object>(
             match &definition {
                 None => watch.follow(stream).await,
                 Some(name) => tokio::select! {
+                    biased;
                     () = watch.follow(stream) => {}
                     () = definitions.missing(name) => {}
                 },

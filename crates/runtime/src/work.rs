@@ -60,6 +60,7 @@ pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, stop: C
         let due = work.queue.next_due().filter(|_| work.running.len() < AT_ONCE);
         let wake = due.unwrap_or(turn).min(turn).min(resync);
         tokio::select! {
+            biased;
             () = stop.cancelled() => break,
             Some(signal) = signals.recv() => {
                 work.handle(signal);
@@ -165,6 +166,7 @@ impl<R: Reconciler> Work<R> {
             };
             (key, journal, started, result)
         };
+        let reconcile = self.context.clock.host().paced(reconcile);
         self.running.spawn(reconcile.instrument(span));
     }
 

@@ -1,15 +1,14 @@
 //! The process of a dry run, and the processes it starts.
 
-use std::process::{ExitStatus, Stdio};
+use std::ffi::OsString;
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use host::{Host, TemporaryDirectory};
+use host::{Host, Process, Program, TemporaryDirectory};
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::time::{sleep, timeout};
 
 use super::Error;
@@ -44,31 +43,26 @@ pub(super) async fn run(
     adopt_orphans().map_err(|error| Error::Environment {
         reason: error.to_string(),
     })?;
-    let mut child = Command::new("slurmctld")
-        .args(["-D", "-c", "-f"])
-        .arg(directory.path().join("slurm.conf"))
+    let words = ["slurmctld", "-D", "-c", "-f"].map(OsString::from);
+    let conf = directory.path().join("slurm.conf").into_os_string();
+    // slurmscriptd is in the same group.
+    let mut child = host.start(Program {
+        words: words.into_iter().chain([conf]).collect(),
         // They name the live slurmctld's files, keys and service manager.
-        .env_remove("SLURM_CONF")
-        .env_remove("SLURM_CONF_SERVER")
-        .env_remove("SLURM_SACK_KEY")
-        .env_remove("SLURM_SACK_JWKS")
-        .env_remove("NOTIFY_SOCKET")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        // slurmscriptd is in the same group.
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()?;
+        without: vec![
+            "SLURM_CONF",
+            "SLURM_CONF_SERVER",
+            "SLURM_SACK_KEY",
+            "SLURM_SACK_JWKS",
+            "NOTIFY_SOCKET",
+        ],
+    })?;
     let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
-    let observed = match child.stderr.take() {
-        Some(stderr) => timeout(limit, listen(stderr, tail, &mut child)).await,
+    let observed = match child.stderr() {
+        Some(stderr) => timeout(limit, listen(stderr, tail, &mut *child)).await,
         None => Ok(Ok(None)),
     };
-    if let Some(group) = group {
-        // The group is gone if slurmctld exited and had not started slurmscriptd.
-        let _ = killpg(group, Signal::SIGKILL);
-    }
+    child.kill();
     let ending = end(child, group, directory);
     if let Ok(Ok(None)) = observed {
         // The verdict is known: the change does not wait for the rest.
@@ -84,7 +78,7 @@ pub(super) async fn run(
 }
 
 /// Waits for the process and its children, and then removes the files.
-async fn end(mut child: Child, group: Option<Pid>, directory: TemporaryDirectory) -> std::io::Result<()> {
+async fn end(mut child: Box<dyn Process>, group: Option<Pid>, directory: TemporaryDirectory) -> std::io::Result<()> {
     child.wait().await?;
     if let Some(group) = group {
         reap(group).await;
@@ -94,7 +88,11 @@ async fn end(mut child: Child, group: Option<Pid>, directory: TemporaryDirectory
 }
 
 /// Returns the status of an exit; `None` once slurmctld is primary.
-async fn listen(stderr: ChildStderr, tail: &mut StderrTail, child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
+async fn listen(
+    stderr: impl AsyncRead + Unpin,
+    tail: &mut StderrTail,
+    child: &mut dyn Process,
+) -> std::io::Result<Option<ExitStatus>> {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     loop {

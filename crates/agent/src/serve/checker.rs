@@ -90,7 +90,7 @@ mod tests {
     fn checker() -> Checker {
         let host = Host::real();
         let dry_run = DryRun::new(&host, std::path::Path::new("/nowhere"), None);
-        Checker::new(&host, dry_run, Arc::default())
+        Checker::new(&host, dry_run, Arc::new(SlurmTools::new(&host)))
     }
 
     fn refused(number: usize, sequence: u64) -> Refused {

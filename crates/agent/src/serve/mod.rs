@@ -88,6 +88,17 @@ impl Services {
 pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    run_until(host, options, stop).await
+}
+
+/// Runs until `stop` returns.
+pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let cli::Serve {
         places,
         control,
@@ -100,7 +111,7 @@ pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
     let listener = bind(&host, listen).await?;
     let store = Store::new(&host, &places.state_dir, &places.controller_uid).of_pod(places.pod_name.as_deref());
     let volume = Volume::open(store).map_err(Error::Volume)?;
-    let tools = Arc::new(SlurmTools::default());
+    let tools = Arc::new(SlurmTools::new(&host));
     let dry_run = DryRun::new(&host, &scratch_dir, Some(&places.keys_dir));
     let services = Arc::new(Services {
         config: ConfigDir::new(&host, &places.config_dir, &places.keys_dir),
@@ -132,12 +143,12 @@ pub async fn run(host: Host, options: cli::Serve) -> Result<(), Error> {
     let load_term = async move { services.admission.load_term().await };
     host.spawn("load term", load_term).detach();
     tokio::select! {
+        biased;
+        () = stop => {}
         never = writer.run() => match never {},
         never = http::serve(listener, Arc::clone(&server)) => match never {},
         never = ends => match never {},
         never = candidate::poll(&host, candidate, server) => match never {},
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
     }
     info!("stopping");
     Ok(())

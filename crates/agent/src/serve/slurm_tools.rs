@@ -1,13 +1,13 @@
 //! Slurm's own programs, run in this container: reads for an operator without a slurmrestd, and commands.
 
 use std::collections::BTreeSet;
-use std::process::{Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
+use host::{Host, Program};
 use slurm::agent::{JobAction, JobCommand, NodeCommand, NodeName, Refusal, ReservationCommand};
 use slurm::answer::{Payload, decode};
 use slurm::{AdminState, Job, Node, ReservationRequest, SingleLine};
-use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::info;
@@ -52,12 +52,14 @@ const ACCOUNTING: &[&str] = &[
 
 #[derive(Debug)]
 pub(crate) struct SlurmTools {
+    host: Host,
     free: Semaphore,
 }
 
-impl Default for SlurmTools {
-    fn default() -> Self {
+impl SlurmTools {
+    pub(crate) fn new(host: &Host) -> Self {
         Self {
+            host: host.clone(),
             free: Semaphore::new(MAX_CONCURRENT),
         }
     }
@@ -163,17 +165,14 @@ impl SlurmTools {
     }
 
     pub(super) async fn run(&self, words: &[String]) -> Result<Vec<u8>, Refusal> {
-        let (program, arguments) = words.split_first().ok_or(Refusal::NotFound)?;
+        let program = words.first().ok_or(Refusal::NotFound)?;
         let _turn = self.free.acquire().await;
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
+        let run = self.host.run(Program {
+            words: words.iter().map(Into::into).collect(),
             // They are for people at a terminal, and change the output.
-            .env_remove("SLURM_CLUSTERS")
-            .env_remove("SQUEUE_FORMAT")
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        match timeout(TIMEOUT, command.output()).await {
+            without: vec!["SLURM_CLUSTERS", "SQUEUE_FORMAT"],
+        });
+        match timeout(TIMEOUT, run).await {
             Err(_) => Err(Refusal::slurm(format!("{program} did not end within {TIMEOUT:?}"))),
             Ok(Err(error)) => Err(Refusal::failed(format!("cannot run {program}: {error}"))),
             Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
@@ -338,7 +337,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_error_message_of_a_program_is_the_reason() {
-        let tools = SlurmTools::default();
+        let tools = SlurmTools::new(&Host::real());
         let run = async |script: &str| tools.run(&["sh", "-c", script].map(str::to_owned)).await;
         assert_eq!(run("echo out; echo err >&2").await, Ok(b"out\n".to_vec()));
         let detail = |text: &str| Err(Refusal::slurm(text));
@@ -352,7 +351,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_program_is_a_failure_of_the_agent() {
-        let tools = SlurmTools::default();
+        let tools = SlurmTools::new(&Host::real());
         let failed = tools.run(&["/no/such/program".to_owned()]).await;
         assert!(matches!(failed, Err(Refusal::Failed { .. })), "{failed:?}");
     }

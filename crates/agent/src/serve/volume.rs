@@ -8,10 +8,10 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use host::Worker;
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -27,12 +27,11 @@ const SLOW: Duration = Duration::from_secs(5);
 #[error("the state volume does not respond")]
 pub(super) struct Unresponsive;
 
-type Work = Box<dyn FnOnce(&Store) + Send>;
-
 /// A handle to the thread. Pending work is bounded: once a caller has given up, others fail at once until the volume responds.
 #[derive(Debug, Clone)]
 pub(super) struct Volume {
-    work: Sender<Work>,
+    worker: Worker,
+    store: Arc<Store>,
     progress: Arc<Progress>,
 }
 
@@ -42,12 +41,12 @@ struct Progress(Mutex<Option<Duration>>);
 
 impl Volume {
     pub(super) fn open(store: Store) -> io::Result<Self> {
-        let (sender, work) = mpsc::channel();
-        let progress = Arc::new(Progress::default());
-        let shared = Arc::clone(&progress);
-        let host = store.host().clone();
-        host.spawn_thread("volume", move || shared.run(&store, &work))?;
-        Ok(Self { work: sender, progress })
+        let worker = store.host().worker("volume")?;
+        Ok(Self {
+            worker,
+            store: Arc::new(store),
+            progress: Arc::default(),
+        })
     }
 
     /// Fails after `limit`, and at once if another caller has already waited that long for the current operation.
@@ -110,8 +109,8 @@ impl Volume {
                 let _ = reply.send(work(store));
             }
         };
-        // The thread outlives this handle.
-        let _ = self.work.send(Box::new(work));
+        let (progress, store) = (Arc::clone(&self.progress), Arc::clone(&self.store));
+        self.worker.submit(move || progress.run(|| work(&store)));
         response
     }
 
@@ -131,14 +130,12 @@ impl Volume {
 }
 
 impl Progress {
-    fn run(&self, store: &Store, all: &Receiver<Work>) {
-        for work in all {
-            *self.lock() = Some(Duration::ZERO);
-            // The panic is in the log, and the caller gets an error.
-            let _ = catch_unwind(AssertUnwindSafe(|| work(store)));
-            if self.lock().take().is_some_and(|in_vain| !in_vain.is_zero()) {
-                info!("the state volume responds again");
-            }
+    fn run(&self, work: impl FnOnce()) {
+        *self.lock() = Some(Duration::ZERO);
+        // The panic is in the log, and the caller gets an error.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+        if self.lock().take().is_some_and(|in_vain| !in_vain.is_zero()) {
+            info!("the state volume responds again");
         }
     }
 
@@ -164,6 +161,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::{self, Sender};
     use std::time::Instant;
 
     use slurm::revision::ControllerUid;

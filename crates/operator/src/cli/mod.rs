@@ -16,7 +16,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::runtime::Clients;
 
-pub use run::{Arguments, run};
+pub use run::{Arguments, assemble, run};
 
 const AGENT: &str = "slurm-agent";
 /// Any user of any image may run the agent.

@@ -110,8 +110,14 @@ async fn operate(clients: Clients, arguments: Arguments) -> anyhow::Result<()> {
         propagated_node_conditions: listed(&arguments.propagated_node_conditions),
         images: arguments.images.or_defaults(),
     };
-    let caches = Caches::default();
     let stop = stop_signal()?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
+    Box::pin(assemble(clients, options, defaults, host).run(stop)).await
+}
+
+/// An operator with all its kinds, on this host.
+pub fn assemble(clients: Clients, options: Options, defaults: Defaults, host: Host) -> Operator {
+    let caches = Caches::default();
     let mut operator = Operator::new(clients, options, caches.registry().clone(), host);
     let context = Context::new(operator.context(), caches, defaults);
     operator.add(ControllerReconciler::new(context.clone()));
@@ -121,8 +127,7 @@ async fn operate(clients: Clients, arguments: Arguments) -> anyhow::Result<()> {
     operator.add(LoginSetReconciler::new(context.clone()));
     operator.add(TokenReconciler::new(context.clone()));
     operator.add(NodeSetReconciler::new(context));
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
-    Box::pin(operator.run(stop)).await
+    operator
 }
 
 /// Waits for SIGTERM, which the kubelet sends, or for SIGINT, from a person at a terminal.

@@ -291,6 +291,7 @@ impl Cluster {
         let running = Arc::clone(&cluster);
         let task = cluster.host().clone().spawn("cluster", async move {
             tokio::select! {
+                biased;
                 () = poll::run(&running) => {}
                 () = key_report::run(&running) => {}
                 () = deliver::run(&running) => {}

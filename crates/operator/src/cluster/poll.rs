@@ -114,6 +114,7 @@ pub(super) async fn run(cluster: &Cluster) {
             cluster.wake(follower);
         }
         tokio::select! {
+            biased;
             () = tokio::time::sleep(pause) => {}
             () = poll.requests.notified() => {}
         }

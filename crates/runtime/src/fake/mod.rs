@@ -8,6 +8,7 @@
 )]
 
 mod apply;
+mod lifecycle;
 mod store;
 mod strategic;
 #[cfg(test)]
@@ -27,7 +28,8 @@ use tokio::sync::watch;
 
 pub use store::{Refusal, Store};
 
-type Answer = Response<axum::body::Body>;
+/// The response to a request.
+pub type Answer = Response<axum::body::Body>;
 
 /// The server. A clone is the same one.
 #[derive(Debug, Clone, Default)]
@@ -79,8 +81,14 @@ impl FakeServer {
 
     /// Changes objects behind everybody's back; watches see it.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut Store) -> T) -> T {
-        let result = edit(&mut self.store());
-        self.0.happened.send_modify(|count| *count += 1);
+        let mut store = self.store();
+        let before = store.version();
+        let result = edit(&mut store);
+        let changed = store.version() != before;
+        drop(store);
+        if changed {
+            self.0.happened.send_modify(|count| *count += 1);
+        }
         result
     }
 
@@ -106,7 +114,8 @@ impl FakeServer {
         self.0.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn answer(&self, request: Request<Body>) -> Answer {
+    /// Answers one request, as the service of a client does.
+    pub async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap_or_default();
         let query = parts.uri.query().unwrap_or_default().to_owned();
@@ -179,7 +188,7 @@ impl FakeServer {
         let (happened, cuts) = (self.0.happened.subscribe(), self.0.cuts.subscribe());
         let state = (self.clone(), path.clone(), happened, cuts, Some(since));
         let lines = stream::unfold(state, |(server, path, mut happened, mut cuts, since)| async move {
-            let since = since?;
+            let mut since = since?;
             loop {
                 happened.mark_unchanged();
                 let found = server.store().events_after(&path, since);
@@ -191,9 +200,10 @@ impl FakeServer {
                     Ok((lines, last)) if !lines.is_empty() => {
                         return Some((Ok(lines), (server, path, happened, cuts, Some(last))));
                     }
-                    Ok(_) => {}
+                    Ok((_, last)) => since = last,
                 }
                 tokio::select! {
+                    biased;
                     _ = happened.changed() => {}
                     _ = cuts.changed() => return None,
                 }

@@ -1,10 +1,11 @@
 //! The fake server's objects and their history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Path, apply, strategic};
+use super::{Path, apply, lifecycle, strategic};
 
 /// Why a request is refused.
 #[derive(Debug, Clone)]
@@ -31,7 +32,7 @@ impl Refusal {
 type Id = (String, String, String);
 
 /// The objects of the server.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Store {
     version: u64,
     uids: u64,
@@ -42,6 +43,8 @@ pub struct Store {
     history: Vec<(u64, &'static str, String, Value)>,
     /// Pointers to fields the schema does not have.
     unknown: Vec<String>,
+    /// The server's clock. With it, objects have generations, ages, finalizers and grace periods.
+    now: Option<Timestamp>,
 }
 
 impl Store {
@@ -65,23 +68,59 @@ impl Store {
         if since < self.compacted {
             return Err(Refusal::new(410, "Expired", "too old").status());
         }
-        let new = self.history.iter().filter(|(version, _, plural, object)| {
-            let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
-            *version > since && inside(path, plural, &namespace, &name)
+        let begin = self.history.partition_point(|(version, ..)| *version <= since);
+        let new = self.history.iter().skip(begin).filter(|(_, _, plural, object)| {
+            *plural == path.plural && {
+                let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+                inside(path, plural, &namespace, &name)
+            }
         });
-        let mut last = since;
         let mut lines = String::new();
-        for (version, what, _, object) in new {
-            last = *version;
+        for (_, what, _, object) in new {
             lines.push_str(&json!({"type": what, "object": object}).to_string());
             lines.push('\n');
         }
-        Ok((lines, last))
+        Ok((lines, self.version.max(since)))
     }
 
     /// From now on the schema does not have this field.
     pub fn drop_field(&mut self, pointer: &str) {
         self.unknown.push(pointer.to_owned());
+    }
+
+    /// Sets the server's clock. From now on objects live and end as on a real server.
+    pub fn set_now(&mut self, now: Timestamp) {
+        self.now = Some(now);
+    }
+
+    /// The version of the last change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// All objects of a kind, in all namespaces.
+    pub fn all(&self, plural: &str) -> impl Iterator<Item = &Value> {
+        let begin = (plural.to_owned(), String::new(), String::new());
+        let of_kind = self.objects.range(begin..);
+        of_kind
+            .take_while(move |((found, ..), _)| found == plural)
+            .map(|(_, object)| object)
+    }
+
+    /// The plurals of all kinds that have objects.
+    pub fn plurals(&self) -> BTreeSet<String> {
+        self.objects.keys().map(|(plural, ..)| plural.clone()).collect()
+    }
+
+    /// The objects of a backup replace those of this store. Nothing that was watched goes on.
+    pub fn restore(&mut self, backup: &Self) {
+        let (version, uids) = (self.version, self.uids);
+        *self = Self {
+            version,
+            uids,
+            ..backup.clone()
+        };
+        self.compact();
     }
 
     pub fn compact(&mut self) {
@@ -108,6 +147,9 @@ impl Store {
         meta.insert("namespace".to_owned(), path.namespace.clone().into());
         if path.namespace.is_empty() {
             meta.remove("namespace");
+        }
+        if let Some(now) = self.now {
+            lifecycle::begin(&path, &mut object, now);
         }
         apply::updated_by(&mut object, &Value::Null, manager);
         Ok(self.put(&path, "ADDED", object))
@@ -215,6 +257,14 @@ impl Store {
             let message = "the ResourceVersion in the precondition does not match";
             return Err(Refusal::new(409, "Conflict", message));
         }
+        let ending = self.now.and_then(|now| lifecycle::ending(path, &object, options, now));
+        if let Some(ending) = ending {
+            return Ok(if ending == object {
+                object
+            } else {
+                self.put(path, "MODIFIED", ending)
+            });
+        }
         self.objects.remove(&id(path));
         Ok(self.record(path, "DELETED", object))
     }
@@ -236,7 +286,16 @@ impl Store {
         self.put(path, "MODIFIED", object)
     }
 
-    fn put(&mut self, path: &Path, what: &'static str, object: Value) -> Value {
+    fn put(&mut self, path: &Path, what: &'static str, mut object: Value) -> Value {
+        if self.now.is_some()
+            && let Some(before) = self.objects.get(&id(path))
+        {
+            lifecycle::change(before, &mut object);
+            if lifecycle::is_over(path, &object) {
+                self.objects.remove(&id(path));
+                return self.record(path, "DELETED", object);
+            }
+        }
         let object = self.record(path, what, object);
         self.objects.insert(id(path), object.clone());
         object
@@ -276,7 +335,13 @@ fn meta(object: &mut Value) -> &mut Map<String, Value> {
 }
 
 fn keep_identity(before: &Value, object: &mut Value) {
-    for field in ["uid", "managedFields"] {
+    for field in [
+        "uid",
+        "managedFields",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
         if let Some(value) = before.pointer(&format!("/metadata/{field}")).cloned() {
             meta(object).insert(field.to_owned(), value);
         }

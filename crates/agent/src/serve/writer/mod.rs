@@ -145,6 +145,7 @@ impl ConfigWriter {
             }
             self.progress.send_modify(|progress| progress.busy = false);
             tokio::select! {
+                biased;
                 Some(push) = self.pushes.recv() => self.take(push).await,
                 () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
             }

@@ -54,6 +54,7 @@ pub(super) async fn follow(cluster: &Cluster) {
         });
         // A newer active revision replaces this one, and an agent finishes what it has received.
         known = tokio::select! {
+            biased;
             standbys = join_all(pushes) => standbys,
             _ = inbox.changed() => continue,
         };
