@@ -28,8 +28,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 const SLURMDBD: &str = "accounting_storage/slurmdbd";
 
-/// slurmdbd may receive an end while slurmctld starts, so that the first comparison misses it.
+/// The first comparison holds jobs. slurmdbd may receive an end while slurmctld starts, so that one of the others misses it.
 const COMPARISONS: u32 = 3;
+
+/// Between the first comparison and the next. Nodes register and kill what slurmctld does not know. If an end freed a node before, a job
+/// whose start was forgotten would be started beside its own dying copy: slurmd rejects that, and Slurm drains the node.
+const REGISTRATION: Duration = Duration::from_secs(10);
 
 /// Jobs per call of sacct: below the length of a command line.
 const MAX_JOBS: usize = 1000;
@@ -63,8 +67,12 @@ pub(super) async fn poll(services: Arc<Services>) -> Infallible {
         if start.is_none() || left == 0 {
             continue;
         }
-        match services.restore_ends(&mut restored).await {
-            Ok(()) => left -= 1,
+        let is_first = left == COMPARISONS;
+        match services.restore_ends(&mut restored, is_first).await {
+            Ok(()) => {
+                left -= 1;
+                sleep(if is_first { REGISTRATION } else { Duration::ZERO }).await;
+            }
             Err(error) => {
                 debug!(%error, "cannot compare the jobs with slurmdbd");
                 sleep(RETRY_INTERVAL).await;
@@ -86,20 +94,18 @@ impl Services {
         self.supervisor.state().await.ok()?.daemon.since
     }
 
-    async fn restore_ends(&self, restored: &mut BTreeSet<u32>) -> Result<(), Refusal> {
+    async fn restore_ends(&self, restored: &mut BTreeSet<u32>, only_hold: bool) -> Result<(), Refusal> {
         let tools = &self.channels.tools;
         let jobs: Vec<Job> = tools
             .list(&["squeue", "--all", "--states=pending,running,suspended", "--json"])
             .await?;
-        let mut all = Vec::new();
         for jobs in jobs.chunks(MAX_JOBS) {
-            all.extend(compare(jobs, &tools.read_accounting(jobs).await?));
-        }
-        // An end frees nodes, on which a pending job would start at once: those are held first.
-        all.sort_by_key(|forgotten| forgotten.status.is_some());
-        for forgotten in all {
-            if !restored.contains(&forgotten.job) && self.restore_end(&forgotten).await {
-                restored.insert(forgotten.job);
+            let records = tools.read_accounting(jobs).await?;
+            for forgotten in compare(jobs, &records) {
+                let is_due = forgotten.status.is_none() || !only_hold;
+                if is_due && !restored.contains(&forgotten.job) && self.restore_end(&forgotten).await {
+                    restored.insert(forgotten.job);
+                }
             }
         }
         Ok(())
