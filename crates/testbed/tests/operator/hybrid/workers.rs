@@ -23,12 +23,16 @@ pub(super) fn the_older_guides_values_install_as_written(hybrid: &Hybrid) {
         expect(idle == hybrid.cluster.nodes().len(), nodes)
     })
     .unwrap();
-    let pods = namespace.ask(&["get", "pods", "--no-headers"]).unwrap();
-    let workers = |phase: &str| {
-        let lines = pods.lines().filter(|line| line.starts_with("slurm-worker-slinky-"));
-        lines.filter(|line| line.contains(phase)).count()
-    };
-    assert_eq!((workers("Running"), workers("Pending")), (3, 2), "{pods}");
+    // A slurmd can join before the kubelet reports its pod as running.
+    eventually("a worker runs on each node", SOON, || {
+        let pods = namespace.ask(&["get", "pods", "--no-headers"])?;
+        let workers = |phase: &str| {
+            let lines = pods.lines().filter(|line| line.starts_with("slurm-worker-slinky-"));
+            lines.filter(|line| line.contains(phase)).count()
+        };
+        expect((workers("Running"), workers("Pending")) == (3, 2), &pods)
+    })
+    .unwrap();
     let login = ["exec", "deployment/slurm-login-slinky", "--", "sinfo"];
     let refused = namespace.ask(&login).unwrap_err().to_string();
     assert!(
