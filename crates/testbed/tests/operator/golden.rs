@@ -27,6 +27,9 @@ const KINDS: &str = "controllers,restapis,nodesets,loginsets,accountings,tokens,
 /// An operator that has logged nothing for this long is idle.
 const AT_REST: Duration = Duration::from_secs(10);
 
+/// The recorded nodes. They have no kubelet.
+const NODES: [&str; 2] = ["kwok-3", "kwok-7"];
+
 /// The release that was recorded.
 const UPSTREAM: &str = "1.3.0-rc1";
 
@@ -61,11 +64,11 @@ fn an_operator_killed_at_any_moment_of_an_install_reaches_the_same_state() {
         &json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "metadata": metadata, "spec": {} }),
     );
 
-    place.renew_nodes();
     let mut kills = 0;
     let mut keys = BTreeMap::new();
     while place.start_operator().dies_after(kills + 1) {
         kills += 1;
+        place.beat_for_nodes().unwrap();
         place.check_keys(&mut keys);
     }
     assert!(kills > 5, "killed {kills} times only");
@@ -106,14 +109,13 @@ impl Place {
                 .arg(slurm),
         )
         .unwrap();
-        Self { cluster, chart }
+        let place = Self { cluster, chart };
+        place.create_nodes();
+        place
     }
 
-    /// The recorded nodes. They have no kubelet, so that Kubernetes considers them dead after a minute and no worker is
-    /// created there: they are recreated for each part of a test.
-    fn renew_nodes(&self) {
-        self.cluster.ask(&["delete", "nodes", "--all"]).unwrap();
-        for node in ["kwok-3", "kwok-7"] {
+    fn create_nodes(&self) {
+        for node in NODES {
             let labels = json!({ "kubernetes.io/hostname": node, "kubernetes.io/os": "linux" });
             let metadata = json!({ "name": node, "labels": labels });
             create(
@@ -121,6 +123,26 @@ impl Place {
                 &json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }),
             );
         }
+    }
+
+    /// A node without a new heartbeat is dead after a minute, and no worker is created there.
+    fn beat_for_nodes(&self) -> anyhow::Result<()> {
+        let now = output(Command::new("date").args(["--utc", "+%FT%TZ"]))?;
+        let ready = json!({ "type": "Ready", "status": "True", "lastHeartbeatTime": now.trim() });
+        let status = json!({ "status": { "conditions": [ready] } }).to_string();
+        for node in NODES {
+            let patch = [
+                "patch",
+                "node",
+                node,
+                "--subresource=status",
+                "--type=merge",
+                "-p",
+                &status,
+            ];
+            self.cluster.ask(&patch)?;
+        }
+        Ok(())
     }
 
     fn start_operator(&self) -> Operator {
@@ -140,12 +162,12 @@ impl Place {
     }
 
     fn wait_for_what_upstream_made(&self, recordings: &[Recording]) {
-        self.renew_nodes();
         let theirs: Vec<Objects> = recordings
             .iter()
             .map(|recording| flatten_all(comparable(recording.objects.clone())))
             .collect();
         eventually("the same objects", SOON, || {
+            self.beat_for_nodes()?;
             let mut surprises = Vec::new();
             let mut unused: BTreeSet<usize> = (0..MEANT.len()).collect();
             for (recording, theirs) in recordings.iter().zip(&theirs) {
