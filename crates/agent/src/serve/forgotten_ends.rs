@@ -1,6 +1,6 @@
 //! Ends of jobs that a killed slurmctld forgot.
 //!
-//! slurmctld saves its state at most every five seconds. Killed within that time after the end of a job, it returns with the job
+//! slurmctld saves its state up to five seconds after the end of a job. Killed before that, it returns with the job
 //! running, while slurmdbd has the end. Slurm itself notices up to half an hour later and then starts the job again. So after each
 //! start of slurmctld the agent compares its jobs with slurmdbd's records, and reports missing ends with the message that the node
 //! sent the first time. A job whose start it forgot as well is pending. Slurm has no message that ends a pending job with its status, so such a
@@ -28,7 +28,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 const SLURMDBD: &str = "accounting_storage/slurmdbd";
 
-/// The first comparison holds jobs. slurmdbd may receive an end while slurmctld starts, so that one of the others misses it.
+/// The first comparison only holds jobs. The second reports ends; slurmdbd may receive an end only after that, which the third reports.
 const COMPARISONS: u32 = 3;
 
 /// Between the first comparison and the next. Nodes register and kill what slurmctld does not know. If an end freed a node before, a job
@@ -71,7 +71,9 @@ pub(super) async fn poll(services: Arc<Services>) -> Infallible {
         match services.restore_ends(&mut restored, is_first).await {
             Ok(()) => {
                 left -= 1;
-                sleep(if is_first { REGISTRATION } else { Duration::ZERO }).await;
+                if is_first {
+                    sleep(REGISTRATION).await;
+                }
             }
             Err(error) => {
                 debug!(%error, "cannot compare the jobs with slurmdbd");

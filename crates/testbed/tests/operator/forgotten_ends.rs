@@ -294,14 +294,14 @@ fn kill_around_jobs(namespace: &Namespace, rounds: usize) -> Harm {
             killed,
             is_known,
         } = job;
-        // Nobody ends the record of a job that slurmctld forgot.
+        // The record of a job whose submission slurmctld forgot stays as it was.
         if !is_known {
             harm.lost += 1;
             continue;
         }
         let copies = copies.get(&name).map_or(&[][..], Vec::as_slice);
         for pair in copies.windows(2) {
-            // slurmctld learns of an end, and tells slurmdbd, some tenths of a second later.
+            // The node reports the end to slurmctld, and slurmctld sends it to slurmdbd, within half a second.
             let second = pair[0].has_ended && pair[0].last < killed - 0.5;
             let list = match (pair[0].last < pair[1].first, second) {
                 (false, _) => &mut harm.side_by_side,

@@ -220,7 +220,7 @@ fn a_name_is_not_used_again_before_kubernetes_has_noticed_that_its_node_is_unrea
         done.sort_by_key(|step| step.starts_with("create"));
         assert_eq!(done.join("; "), expected, "{case}");
         assert_eq!(plan.waits.len(), usize::from(expected.is_empty()), "{case}");
-        let anew = without_pod(&observed, &std::collections::BTreeMap::new());
-        assert_eq!(anew.get("compute-0"), Some(&now()));
+        let without_history = without_pod(&observed, &std::collections::BTreeMap::new());
+        assert_eq!(without_history.get("compute-0"), Some(&now()));
     }
 }
