@@ -33,12 +33,15 @@ impl Context {
             runtime.triggers.clone(),
             metrics,
         );
+        let clusters = Arc::new(clusters);
+        let counted = Arc::clone(&clusters);
+        runtime.memories.add("clusters", move || counted.count());
         Self {
             cluster_domain: cluster_domain::of_this_pod(runtime.clock.host()),
             runtime,
             caches,
             defaults,
-            clusters: Arc::new(clusters),
+            clusters,
         }
     }
 

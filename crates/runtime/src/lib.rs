@@ -26,6 +26,7 @@ mod gate;
 mod health;
 mod key;
 mod lease;
+mod memories;
 mod metrics;
 mod object;
 mod operator;
@@ -63,6 +64,7 @@ pub use fence::Fence;
 pub use finish::{Applied, CHILD_REFUSED, Failure, NAME_TAKEN, RETRYING, Warning};
 pub use key::Key;
 pub use lease::{Contender, Lost};
+pub use memories::Memories;
 pub use metrics::Metrics;
 pub use object::{Definition, Object, Reach, Rules};
 pub use operator::{Operator, Options};
@@ -88,6 +90,7 @@ pub struct Context {
     pub definitions: Definitions,
     pub metrics: Metrics,
     pub triggers: Triggers,
+    pub memories: Memories,
     /// For watches.
     watches: kube::Client,
     health: Health,
@@ -108,6 +111,7 @@ impl Context {
             registry,
             metrics,
             triggers: Triggers::default(),
+            memories: Memories::default(),
             health: Health::new(host),
         };
         (context, waiting_events)

@@ -46,6 +46,11 @@ impl Queue {
         self.waiting.insert((at, self.added, key));
     }
 
+    /// The keys that are waiting, running or failed.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() + self.running.len() + self.failed.len()
+    }
+
     /// Takes the next key, which counts as running until [`Queue::finish`] or [`Queue::fail`].
     pub(crate) fn take(&mut self, now: Instant) -> Option<Key> {
         let place = self.next().filter(|(due, ..)| *due <= now)?.clone();

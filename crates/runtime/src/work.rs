@@ -4,7 +4,10 @@ use std::{
     any::Any,
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -43,12 +46,17 @@ pub(crate) async fn work<R: Reconciler>(reconciler: R, context: Context, stop: C
     // Listen first, then list: a change in between is seen twice instead of never.
     let mut signals = context.triggers.listen::<R::Object>();
     let health = context.health.clone();
+    let remembered = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&remembered);
+    let memory = format!("queue of {}", R::NAME);
+    context.memories.add(memory, move || counted.load(Ordering::Relaxed));
     let mut work = Work {
         reconciler: Arc::new(reconciler),
         context,
         queue: Queue::default(),
         running: JoinSet::new(),
         written: HashMap::new(),
+        remembered,
     };
     work.handle(Signal::Everything);
     let mut resync = work.instant() + RESYNC;
@@ -88,6 +96,8 @@ struct Work<R> {
     running: JoinSet<Ended>,
     /// Writes that the caches may not hold yet, by the reconciled object.
     written: HashMap<Key, Journal>,
+    /// How many objects the queue and the journals know.
+    remembered: Arc<AtomicUsize>,
 }
 
 /// A reconcile that has ended: of which object, with its writes, its start and its result.
@@ -142,6 +152,8 @@ impl<R: Reconciler> Work<R> {
             };
             self.start(key);
         }
+        let remembered = self.queue.len() + self.written.len();
+        self.remembered.store(remembered, Ordering::Relaxed);
         let (metrics, kind) = (&self.context.metrics, of_kind(R::NAME));
         let depth = self.queue.depth(self.instant());
         metrics.depth.get_or_create(&kind).set(number(depth));

@@ -9,10 +9,12 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use slurm::Job;
 use slurm::agent::Refusal;
+use slurm::conf::Configuration;
 use slurm::job::JobStateName;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
@@ -24,7 +26,7 @@ use crate::dry_run::configuration_of;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After slurmdbd did not respond.
-const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 const SLURMDBD: &str = "accounting_storage/slurmdbd";
 
@@ -71,6 +73,10 @@ pub(super) async fn poll(services: Arc<Services>) -> Infallible {
         match services.restore_ends(&mut restored, is_first).await {
             Ok(()) => {
                 left -= 1;
+                if left == 0 {
+                    let start = start.unwrap_or_default();
+                    services.compared_start.store(start, Ordering::Relaxed);
+                }
                 if is_first {
                     sleep(REGISTRATION).await;
                 }
@@ -83,12 +89,22 @@ pub(super) async fn poll(services: Arc<Services>) -> Infallible {
     }
 }
 
+/// Whether slurmctld reports to slurmdbd.
+pub(super) fn has_database(configuration: &Configuration) -> bool {
+    let storage = configuration.value("AccountingStorageType");
+    storage.is_some_and(|storage| storage.eq_ignore_ascii_case(SLURMDBD))
+}
+
 impl Services {
+    /// Whether the ends of jobs were compared after this start of slurmctld.
+    pub(super) fn has_compared_ends(&self, start: u64) -> bool {
+        self.compared_start.load(Ordering::Relaxed) == start
+    }
+
     /// When slurmctld was started; `None` if it is a standby, does not respond, or has no slurmdbd.
     async fn active_start(&self) -> Option<u64> {
         let configuration = configuration_of(&self.config.live_revision()?.files);
-        let storage = configuration.value("AccountingStorageType")?;
-        if !storage.eq_ignore_ascii_case(SLURMDBD) {
+        if !has_database(&configuration) {
             return None;
         }
         let client = self.channels.slurmctld.command_client(&configuration).ok()?;

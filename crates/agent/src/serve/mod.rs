@@ -5,8 +5,8 @@
 //! revision, and [`admission`] rejects stale commands. Only [`volume`] accesses the state volume. [`checker`] runs dry runs.
 //! [`fences`], [`partitions`], [`plan`], [`reason`] and [`legacy_log`] know nothing of files and sockets. [`slurm_tools`] runs
 //! Slurm's own programs, [`slurmctld`] reads its configuration, [`nodes`] commands nodes, [`restore`] partitions.
-//! [`forgotten_ends`] reports ends of jobs again that slurmctld has lost. [`command_channels`] are the channels for partition
-//! commands, of which [`scontrol`] is one.
+//! [`forgotten_ends`] reports ends of jobs again that slurmctld has lost, [`registrations`] makes nodes register.
+//! [`command_channels`] are the channels for partition commands, of which [`scontrol`] is one.
 
 mod admission;
 mod candidate;
@@ -20,6 +20,7 @@ mod nodes;
 mod partitions;
 mod plan;
 pub(crate) mod reason;
+mod registrations;
 mod restore;
 mod rollout;
 mod scontrol;
@@ -30,8 +31,8 @@ mod writer;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 use host::{Host, Listener};
 use slurm::agent::PROTOCOL;
@@ -49,6 +50,7 @@ use admission::Admission;
 use checker::Checker;
 use command_channels::CommandChannels;
 use nodes::Nodes;
+use registrations::Registrations;
 use slurm_tools::SlurmTools;
 use slurmctld::{NoClient, Slurmctld};
 use volume::Volume;
@@ -73,6 +75,9 @@ struct Services {
     admission: Admission,
     checker: Checker,
     channels: CommandChannels,
+    /// The start of slurmctld after which the ends of its jobs were compared with slurmdbd's records; 0 if they were not.
+    compared_start: AtomicU64,
+    registrations: Mutex<Registrations>,
 }
 
 impl Services {
@@ -122,6 +127,8 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
             slurmctld: Slurmctld::new(&host, &places.keys_dir, slurmctld),
             tools,
         },
+        compared_start: AtomicU64::new(0),
+        registrations: Mutex::default(),
         host: host.clone(),
     });
     let (writer, handle) = ConfigWriter::new(Arc::clone(&services), volume, places.controller_uid);
@@ -140,6 +147,7 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
     info!(%address, "serving");
     legacy_log::print(&host, &legacy_log::Event::Start(&places.config_dir));
     let ends = forgotten_ends::poll(Arc::clone(&services));
+    let registrations = registrations::poll(Arc::clone(&services));
     let load_term = async move { services.admission.load_term().await };
     host.spawn("load term", load_term).detach();
     tokio::select! {
@@ -148,6 +156,7 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
         never = writer.run() => match never {},
         never = http::serve(listener, Arc::clone(&server)) => match never {},
         never = ends => match never {},
+        never = registrations => match never {},
         never = candidate::poll(&host, candidate, server) => match never {},
     }
     info!("stopping");

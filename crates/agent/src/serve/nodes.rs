@@ -43,6 +43,9 @@ impl Nodes {
                 UpdateChannel::Scontrol
             }
         };
+        if command.action == NodeAction::Delete {
+            self.services.registrations().forget(command.node.as_str());
+        }
         let updated = self.update_members(command).await;
         updated.map(|()| way).map_err(Refusal::slurm)
     }

@@ -14,7 +14,7 @@ use slurm::Revision;
 use slurm::answer::ServedConf;
 use slurm::conf::{Configuration, FileKind, SLURMCTLD_PORT};
 use slurm::revision::File;
-use slurm::rpc::{Client, Error, Options, ServedFile, Version};
+use slurm::rpc::{Client, Error, Options, ServedFile, SlurmKey, Version};
 use slurm::token::{EmptyKey, Issuer, SigningKey};
 
 use crate::dry_run::configuration_of;
@@ -143,6 +143,16 @@ impl Slurmctld {
             Err(error) if !error.is_definite() => Role::NoResponse(error.to_string()),
             Ok(_) | Err(_) => Role::Primary,
         }
+    }
+
+    /// A client for reads.
+    pub(super) fn read_client(&self, configuration: &Configuration) -> Result<Client, NoClient> {
+        self.client(configuration, READ_TIMEOUT)
+    }
+
+    /// The key with which the cluster's daemons sign.
+    pub(super) fn slurm_key(&self) -> Result<SlurmKey, NoClient> {
+        Ok(SlurmKey::new(&self.host.files().read(&self.keys.join("slurm.key"))?)?)
     }
 
     /// A client for commands, with a longer timeout.

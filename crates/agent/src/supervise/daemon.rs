@@ -243,6 +243,11 @@ impl Daemon {
         self.backoff.after_run_of(Duration::ZERO)
     }
 
+    /// Whether the main process was told to stop, for good or for a restart.
+    pub fn is_ending(&self) -> bool {
+        self.stopping || self.restarting
+    }
+
     /// Begins a restart on request and returns the process to signal.
     pub fn restart(&mut self) -> Option<Pid> {
         self.restarting = self.main.is_some();
@@ -368,6 +373,18 @@ mod tests {
         assert_eq!(daemon.files.as_deref(), Some("old"));
         daemon.announced(pid(12), Some("new"), now);
         assert_eq!(daemon.files.as_deref(), None);
+    }
+
+    #[test]
+    fn a_process_that_takes_over_from_one_that_was_told_to_stop_has_to_stop_too() {
+        let (mut daemon, now) = running(10);
+        assert!(!daemon.is_ending());
+        daemon.restart();
+        daemon.announced(pid(11), Some("old"), now);
+        assert!(daemon.is_ending(), "the signal went to its predecessor");
+        daemon.reaped(pid(11), Exit::Code(0), true, now);
+        daemon.started(pid(12), None, now);
+        assert!(!daemon.is_ending());
     }
 
     #[test]

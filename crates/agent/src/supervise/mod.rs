@@ -3,13 +3,14 @@
 //! A daemon started with `--systemd` survives a failed reconfigure, which one started with `-D` does not. In return it needs a
 //! service manager: a notify socket, a supervisor that follows its main process across re-executions, and a parent for the
 //! processes it leaves behind. [`daemon`], [`backoff`], [`notify`], [`remedy`], [`refused_peers`], [`stderr_tail`] and
-//! [`line_buffer`] decide and make no system calls; [`socket`] and [`process`] make system calls and decide nothing.
-//! [`arbitration`] prevents several slurmctld from writing to one volume.
+//! [`line_buffer`] decide and make no system calls; [`socket`], [`signals`] and [`process`], from which
+//! [`kernel`] is made, make system calls and decide nothing. [`arbitration`] prevents several slurmctld from writing to one volume.
 
 pub mod arbitration;
 pub mod backoff;
 pub mod control;
 pub mod daemon;
+pub mod kernel;
 pub mod line_buffer;
 pub mod notify;
 pub mod process;
@@ -20,17 +21,15 @@ pub mod socket;
 pub mod stderr_tail;
 pub mod user;
 
-use std::io::Write as _;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use host::{FileError, Host};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use slurm::agent::{Daemon as DaemonStatus, KeyDigest};
 use thiserror::Error;
-use tokio::io::AsyncReadExt as _;
-use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -41,14 +40,12 @@ use crate::control::{Reconfigured, Request, State};
 use arbitration::{Action, Arbiter};
 use control::{ControlRequest, Reply};
 use daemon::{Announced, Daemon, ExitAction};
+use kernel::{Event, Kernel};
 use line_buffer::LineBuffer;
 use notify::Message;
-use process::{Ended, Launcher};
+use process::Ended;
 use refused_peers::RefusedPeers;
-use signals::Signals;
-use socket::NotifySocket;
 use stderr_tail::StderrTail;
-use user::User;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -68,14 +65,12 @@ pub enum Error {
 
 /// Runs until the daemon has stopped on request; returns the exit code.
 pub async fn run(host: Host, options: &cli::Supervise) -> Result<u8, Error> {
-    let user = options.as_user.as_deref().map(|name| User::find(&host, name));
-    let user = user.transpose()?;
-    // Before the first child, so that none of its signals is missed.
-    let signals = Signals::listen().map_err(Error::Signals)?;
-    process::adopt_orphans()?;
-    let socket = NotifySocket::bind(&host, user.as_ref())?;
-    let launcher = Launcher::new(&options.command, user, socket.path())?;
-    let stderr = launcher.stderr().map_err(Error::Stderr)?;
+    let kernel = kernel::Real::new(&host, options)?;
+    run_on(host, options, Box::new(kernel)).await
+}
+
+/// The same on a kernel that a simulation provides.
+pub async fn run_on(host: Host, options: &cli::Supervise, kernel: Box<dyn Kernel>) -> Result<u8, Error> {
     let requests = control::listen(&host, options.control.as_deref())?;
     let hostname = options.hostname.clone().unwrap_or_else(|| host.hostname());
     let mut supervisor = Supervisor {
@@ -83,8 +78,8 @@ pub async fn run(host: Host, options: &cli::Supervise) -> Result<u8, Error> {
         config_dir: options.config_dir.clone(),
         started_at: None,
         reconfigure_callers: Vec::new(),
-        launcher,
-        socket,
+        command: options.command.join(OsStr::new(" ")).to_string_lossy().into_owned(),
+        kernel,
         tail: StderrTail::default(),
         lines: LineBuffer::default(),
         refused_peers: RefusedPeers::default(),
@@ -101,7 +96,7 @@ pub async fn run(host: Host, options: &cli::Supervise) -> Result<u8, Error> {
         // A command that cannot be executed is a mistake in the pod, which the kubelet reports.
         supervisor.start()?;
     }
-    let exited = supervisor.run(signals, stderr, requests).await;
+    let exited = supervisor.run(requests).await;
     supervisor.arbiter.leave().await;
     exited
 }
@@ -124,8 +119,8 @@ struct Supervisor {
     started_at: Option<SystemTime>,
     /// The callers that wait for the end of a reconfigure.
     reconfigure_callers: Vec<Reply>,
-    launcher: Launcher,
-    socket: NotifySocket,
+    command: String,
+    kernel: Box<dyn Kernel>,
     tail: StderrTail,
     lines: LineBuffer,
     refused_peers: RefusedPeers,
@@ -134,13 +129,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    async fn run(
-        &mut self,
-        mut signals: Signals,
-        mut stderr: Receiver,
-        mut requests: mpsc::Receiver<ControlRequest>,
-    ) -> Result<u8, Error> {
-        let mut chunk = [0; 8192];
+    async fn run(&mut self, mut requests: mpsc::Receiver<ControlRequest>) -> Result<u8, Error> {
         loop {
             let now = self.host.instant();
             let restart = self.restart_at.map(|at| at.saturating_duration_since(now));
@@ -148,19 +137,10 @@ impl Supervisor {
             let deadline = deadline.map(|at| at.saturating_duration_since(now));
             tokio::select! {
                 biased;
-                message = self.socket.recv() => self.handle_notification(&message?),
-                received = signals.next() => {
-                    let code = match received {
-                        Signal::SIGCHLD => self.reap()?,
-                        signal => self.forward_signal(signal),
-                    };
-                    if let Some(code) = code {
+                event = self.kernel.next() => {
+                    if let Some(code) = self.handle_event(event?)? {
                         return Ok(code);
                     }
-                }
-                read = stderr.read(&mut chunk) => {
-                    let read = read.map_err(Error::Stderr)?;
-                    self.handle_output(chunk.get(..read).unwrap_or_default());
                 }
                 Some(request) = requests.recv() => self.handle_request(request),
                 () = self.arbiter.changed() => {
@@ -173,6 +153,17 @@ impl Supervisor {
                 () = sleep(restart.unwrap_or(Duration::ZERO)), if restart.is_some() => self.restart(),
             }
         }
+    }
+
+    /// Returns the exit code if the daemon has stopped on request.
+    fn handle_event(&mut self, event: Event) -> Result<Option<u8>, Error> {
+        match event {
+            Event::Notification(message) => self.handle_notification(&message),
+            Event::Signal(Signal::SIGCHLD) => return self.reap(),
+            Event::Signal(signal) => return Ok(self.forward_signal(signal)),
+            Event::Output(bytes) => self.handle_output(&bytes),
+        }
+        Ok(None)
     }
 
     /// Returns whether the daemon has to wait until other slurmctld have yielded.
@@ -194,12 +185,12 @@ impl Supervisor {
             Some(Action::Start) if self.daemon.main().is_some() => {}
             Some(Action::Start) => self.start_or_retry(),
             Some(Action::Yield) => match self.daemon.restart() {
-                Some(pid) => send(pid, Signal::SIGTERM),
+                Some(pid) => self.send(pid, Signal::SIGTERM),
                 None => self.arbiter.record_exit(now),
             },
             Some(Action::Kill) => {
                 if let Some(pid) = self.daemon.main() {
-                    send(pid, Signal::SIGKILL);
+                    self.send(pid, Signal::SIGKILL);
                 }
             }
         }
@@ -214,10 +205,10 @@ impl Supervisor {
         // Before the start: if the files change during it, the daemon's files are not known to be the new ones.
         let files = config_dir::live_name(&self.host, &self.config_dir);
         self.read_key();
-        let pid = self.launcher.launch(remedy)?;
+        let pid = self.kernel.launch(remedy)?;
         self.daemon.started(pid, files, self.host.instant());
         self.started_at = Some(self.host.now());
-        info!(%pid, command = %self.launcher, "daemon started");
+        info!(%pid, command = self.command, "daemon started");
         Ok(())
     }
 
@@ -240,7 +231,7 @@ impl Supervisor {
     fn handle_notification(&mut self, message: &Message) {
         let now = self.host.instant();
         if let Some(pid) = message.main_pid
-            && kill(pid, None).is_ok()
+            && self.kernel.send(pid, None).is_ok()
         {
             let files = config_dir::live_name(&self.host, &self.config_dir);
             let announced = self.daemon.announced(pid, files.as_deref(), now);
@@ -270,9 +261,9 @@ impl Supervisor {
         self.restart_at = None;
         self.started_at.get_or_insert_with(|| self.host.now());
         info!(%pid, "main process changed");
-        if self.daemon.stopping {
+        if self.daemon.is_ending() {
             // The signal went to the process before it.
-            send(pid, Signal::SIGTERM);
+            self.send(pid, Signal::SIGTERM);
         }
     }
 
@@ -293,16 +284,15 @@ impl Supervisor {
                 self.report_reconfigure_failed();
             }
         }
-        forward_output(&lines);
+        self.kernel.log(&lines);
     }
 
     fn reap(&mut self) -> Result<Option<u8>, Error> {
         // The old main process exits right after the new one has notified: the notification comes first.
-        while let Some(message) = self.socket.try_recv()? {
+        while let Some(message) = self.kernel.pending_notification()? {
             self.handle_notification(&message);
         }
-        for Ended { pid, exit, name } in process::reap_all(&self.host) {
-            let own = self.launcher.is_own(&name);
+        for Ended { pid, exit, own } in self.kernel.reap() {
             let now = self.host.instant();
             let action = self.daemon.reaped(pid, exit, own, now);
             if action != ExitAction::Ignore {
@@ -349,14 +339,14 @@ impl Supervisor {
                     Some(pid) => {
                         self.tail.clear();
                         self.reconfigure_callers.push(reply);
-                        send(pid, Signal::SIGHUP);
+                        self.send(pid, Signal::SIGHUP);
                     }
                     None => reply.send(&Reconfigured::NotReady),
                 }
             }
             Request::Restart => {
                 match self.daemon.restart() {
-                    Some(pid) => send(pid, Signal::SIGTERM),
+                    Some(pid) => self.send(pid, Signal::SIGTERM),
                     None if self.arbiter.is_waiting() || self.daemon.stopping => {}
                     None => self.restart_at = Some(now),
                 }
@@ -386,11 +376,9 @@ impl Supervisor {
 
     /// Reads the output that is still in the pipe when the daemon is reaped.
     fn read_pending_output(&mut self) {
-        let mut chunk = [0; 8192];
-        while let Ok(read @ 1..) = self.launcher.read_pending(&mut chunk) {
-            self.handle_output(chunk.get(..read).unwrap_or_default());
-        }
-        forward_output(&self.lines.take());
+        let output = self.kernel.pending_output();
+        self.handle_output(&output);
+        self.kernel.log(&self.lines.take());
     }
 
     fn forward_signal(&mut self, signal: Signal) -> Option<u8> {
@@ -400,19 +388,14 @@ impl Supervisor {
             info!(%signal, "stopping while no daemon runs");
             return Some(code);
         }
-        send(self.daemon.main()?, signal);
+        self.send(self.daemon.main()?, signal);
         None
     }
-}
 
-fn forward_output(text: &[u8]) {
-    // Nothing can be reported once our own standard error is closed.
-    let _ = std::io::stderr().write_all(text);
-}
-
-fn send(pid: Pid, signal: Signal) {
-    info!(%signal, %pid, "sending a signal");
-    if let Err(error) = kill(pid, signal) {
-        warn!(%error, %signal, %pid, "cannot send the signal");
+    fn send(&self, pid: Pid, signal: Signal) {
+        info!(%signal, %pid, "sending a signal");
+        if let Err(error) = self.kernel.send(pid, Some(signal)) {
+            warn!(%error, %signal, %pid, "cannot send the signal");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Starts and reaps processes.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt;
+use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::fchown;
@@ -115,27 +114,17 @@ impl Launcher {
     }
 }
 
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.program.display())?;
-        for argument in &self.arguments {
-            write!(f, " {}", OsStr::display(argument))?;
-        }
-        Ok(())
-    }
-}
-
 /// A child that has exited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     pub pid: Pid,
     pub exit: Exit,
-    /// Its program's name, cut to the 15 bytes the kernel keeps.
-    pub name: String,
+    /// It was one of the daemon's own processes, and not a script that it started.
+    pub own: bool,
 }
 
 /// Reaps every child that has exited.
-pub fn reap_all(host: &Host) -> Vec<Ended> {
+pub fn reap_all(host: &Host, launcher: &Launcher) -> Vec<Ended> {
     let mut ended = Vec::new();
     loop {
         // Its name is gone once it is reaped.
@@ -160,7 +149,7 @@ pub fn reap_all(host: &Host) -> Vec<Ended> {
         ended.push(Ended {
             pid,
             exit,
-            name: name.trim_end().to_owned(),
+            own: launcher.is_own(name.trim_end()),
         });
     }
 }

@@ -255,6 +255,11 @@ impl Clusters {
         self.cluster(controller).external.borrow().clone()
     }
 
+    /// How many clusters are known.
+    pub fn count(&self) -> usize {
+        lock(&self.clusters).len()
+    }
+
     /// Ends the task of a cluster whose Controller was deleted, and forgets everything about it.
     pub(crate) fn remove(&self, controller: &Key) {
         lock(&self.clusters).remove(controller);

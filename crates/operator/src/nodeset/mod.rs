@@ -58,8 +58,11 @@ const SOON: Duration = Duration::from_millis(100);
 pub struct NodeSetReconciler {
     ctx: Context,
     writer: Writer,
-    memories: std::sync::Mutex<HashMap<Key, Arc<Mutex<Memory>>>>,
+    memories: Memories,
 }
+
+/// By the key of the object.
+type Memories = Arc<std::sync::Mutex<HashMap<Key, Arc<Mutex<Memory>>>>>;
 
 /// What is remembered of one NodeSet between reconciles.
 #[derive(Debug, Default)]
@@ -78,9 +81,13 @@ struct Memory {
 
 impl NodeSetReconciler {
     pub fn new(ctx: Context) -> Self {
+        let memories = Memories::default();
+        let counted = Arc::clone(&memories);
+        let count = move || counted.lock().unwrap_or_else(PoisonError::into_inner).len();
+        ctx.memories.add("nodesets", count);
         Self {
             writer: Writer::new::<NodeSet>(&ctx),
-            memories: std::sync::Mutex::default(),
+            memories,
             ctx,
         }
     }

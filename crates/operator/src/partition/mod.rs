@@ -22,8 +22,7 @@ use std::{
 };
 
 use api::Partition;
-use jiff::Timestamp;
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 use self::{
     drift::Baseline,
@@ -47,14 +46,17 @@ pub struct PartitionReconciler {
     context: Context,
     writer: Writer,
     references: References<Partition>,
-    memories: std::sync::Mutex<HashMap<Key, Arc<Mutex<Memory>>>>,
+    memories: Memories,
 }
+
+/// By the key of the object.
+type Memories = Arc<std::sync::Mutex<HashMap<Key, Arc<Mutex<Memory>>>>>;
 
 /// What is remembered of one Partition between reconciles.
 #[derive(Debug, Default)]
 struct Memory {
     /// When its counts were last written.
-    counted_at: Option<Timestamp>,
+    counted_at: Option<Instant>,
     /// The values that drift is measured against.
     baseline: Option<Baseline>,
     /// The last line that an external slurmctld rejected.
@@ -63,11 +65,15 @@ struct Memory {
 
 impl PartitionReconciler {
     pub fn new(context: Context) -> Self {
+        let memories = Memories::default();
+        let counted = Arc::clone(&memories);
+        let count = move || counted.lock().unwrap_or_else(PoisonError::into_inner).len();
+        context.memories.add("partitions", count);
         Self {
             writer: Writer::new::<Partition>(&context),
             context,
             references: references::references(),
-            memories: std::sync::Mutex::default(),
+            memories,
         }
     }
 }
@@ -114,7 +120,7 @@ impl Reconciler for PartitionReconciler {
             &mut memory.counted_at,
             before,
             &mut status,
-            now,
+            context.clock.host().instant(),
         ));
         for (reason, message) in status::drift_events(&observed, &status) {
             context.events.warn(partition.as_ref(), reason, message);

@@ -9,6 +9,7 @@ use api::{
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
+use tokio::time::Instant;
 
 use super::{
     drift::is_reverted,
@@ -151,17 +152,17 @@ pub(super) fn state(assessment: &Assessment) -> State {
 
 /// Keeps the written counts if they are recent, and returns when to write the new ones.
 pub(super) fn throttle_counts(
-    counted_at: &mut Option<Timestamp>,
+    counted_at: &mut Option<Instant>,
     before: Option<&PartitionStatus>,
     status: &mut PartitionStatus,
-    now: Timestamp,
+    now: Instant,
 ) -> Option<Duration> {
     let before = before?;
     let counts = |status: &PartitionStatus| (status.nodes.clone(), status.cpus.clone(), status.jobs.clone());
     if counts(before) == counts(status) {
         return None;
     }
-    let age = counted_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+    let age = counted_at.map(|at| now.duration_since(at));
     let left = age.and_then(|age| COUNTS_INTERVAL.checked_sub(age));
     // The first response of Slurm is written at once.
     let left = left.filter(|left| !left.is_zero() && before.nodes.is_some());

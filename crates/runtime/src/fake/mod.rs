@@ -16,7 +16,11 @@ mod tests;
 
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,7 +28,7 @@ use futures::stream;
 use http::{Method, Request, Response};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 pub use store::{Refusal, Store};
 
@@ -38,12 +42,12 @@ pub struct FakeServer(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     store: Mutex<Store>,
-    /// Counts what happened, to wake watches.
-    happened: watch::Sender<u64>,
+    /// Wakes watches, in the order in which they began to wait.
+    happened: Arc<Notify>,
     requests: Mutex<Vec<Seen>>,
     faults: Mutex<Vec<Fault>>,
     /// Watches that began before this many cuts end.
-    cuts: watch::Sender<u64>,
+    cuts: AtomicU64,
 }
 
 /// A request as it came.
@@ -87,7 +91,7 @@ impl FakeServer {
         let changed = store.version() != before;
         drop(store);
         if changed {
-            self.0.happened.send_modify(|count| *count += 1);
+            self.0.happened.notify_waiters();
         }
         result
     }
@@ -107,7 +111,8 @@ impl FakeServer {
     /// Ends all watches, and forgets what happened so far, so that they must list again.
     pub fn cut_watches(&self) {
         self.store().compact();
-        self.0.cuts.send_modify(|cuts| *cuts += 1);
+        self.0.cuts.fetch_add(1, Ordering::Relaxed);
+        self.0.happened.notify_waiters();
     }
 
     pub fn store(&self) -> MutexGuard<'_, Store> {
@@ -185,28 +190,29 @@ impl FakeServer {
         let since: u64 = parameter(query, "resourceVersion")
             .and_then(|text| text.parse().ok())
             .unwrap_or_default();
-        let (happened, cuts) = (self.0.happened.subscribe(), self.0.cuts.subscribe());
-        let state = (self.clone(), path.clone(), happened, cuts, Some(since));
-        let lines = stream::unfold(state, |(server, path, mut happened, mut cuts, since)| async move {
+        let cuts = self.0.cuts.load(Ordering::Relaxed);
+        let state = (self.clone(), path.clone(), Some(since));
+        let lines = stream::unfold(state, move |(server, path, since)| async move {
             let mut since = since?;
             loop {
-                happened.mark_unchanged();
+                let mut changed = pin!(Arc::clone(&server.0.happened).notified_owned());
+                // From here on nothing is missed.
+                changed.as_mut().enable();
+                if server.0.cuts.load(Ordering::Relaxed) != cuts {
+                    return None;
+                }
                 let found = server.store().events_after(&path, since);
                 match found {
                     Err(error) => {
                         let line = format!("{}\n", json!({"type": "ERROR", "object": error}));
-                        return Some((Ok::<_, Infallible>(line), (server, path, happened, cuts, None)));
+                        return Some((Ok::<_, Infallible>(line), (server, path, None)));
                     }
                     Ok((lines, last)) if !lines.is_empty() => {
-                        return Some((Ok(lines), (server, path, happened, cuts, Some(last))));
+                        return Some((Ok(lines), (server, path, Some(last))));
                     }
                     Ok((_, last)) => since = last,
                 }
-                tokio::select! {
-                    biased;
-                    _ = happened.changed() => {}
-                    _ = cuts.changed() => return None,
-                }
+                changed.await;
             }
         });
         Response::new(axum::body::Body::from_stream(lines))

@@ -1,6 +1,9 @@
 //! The fake server's objects and their history.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -38,9 +41,9 @@ pub struct Store {
     uids: u64,
     /// What happened before is forgotten.
     compacted: u64,
-    objects: BTreeMap<Id, Value>,
+    objects: BTreeMap<Id, Arc<Value>>,
     /// Version, type, plural, object.
-    history: Vec<(u64, &'static str, String, Value)>,
+    history: Vec<(u64, &'static str, String, Arc<Value>)>,
     /// Pointers to fields the schema does not have.
     unknown: Vec<String>,
     /// The server's clock. With it, objects have generations, ages, finalizers and grace periods.
@@ -49,6 +52,11 @@ pub struct Store {
 
 impl Store {
     pub fn get(&self, path: &Path) -> Result<Value, Refusal> {
+        self.find(path).map(Arc::unwrap_or_clone)
+    }
+
+    /// Like [`Self::get`], without a copy.
+    pub fn find(&self, path: &Path) -> Result<Arc<Value>, Refusal> {
         let found = self.objects.get(&id(path)).cloned();
         found.ok_or_else(|| Refusal::new(404, "NotFound", format!("{} \"{}\" not found", path.plural, path.name)))
     }
@@ -58,7 +66,7 @@ impl Store {
             .objects
             .iter()
             .filter(|((plural, namespace, name), _)| inside(path, plural, namespace, name))
-            .map(|(_, object)| object)
+            .map(|(_, object)| &**object)
             .collect();
         json!({"kind": "List", "apiVersion": path.api_version, "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
     }
@@ -77,7 +85,7 @@ impl Store {
         });
         let mut lines = String::new();
         for (_, what, _, object) in new {
-            lines.push_str(&json!({"type": what, "object": object}).to_string());
+            lines.push_str(&json!({"type": what, "object": **object}).to_string());
             lines.push('\n');
         }
         Ok((lines, self.version.max(since)))
@@ -99,7 +107,7 @@ impl Store {
     }
 
     /// All objects of a kind, in all namespaces.
-    pub fn all(&self, plural: &str) -> impl Iterator<Item = &Value> {
+    pub fn all(&self, plural: &str) -> impl Iterator<Item = &Arc<Value>> {
         let begin = (plural.to_owned(), String::new(), String::new());
         let of_kind = self.objects.range(begin..);
         of_kind
@@ -224,10 +232,11 @@ impl Store {
             }
             let mut object = self.create(path, applied.clone(), "")?;
             apply::own(&mut object, applied, manager);
-            self.objects.insert(id(path), object.clone());
+            let stored = Arc::new(object.clone());
             if let Some((_, _, _, last)) = self.history.last_mut() {
-                *last = object.clone();
+                *last = Arc::clone(&stored);
             }
+            self.objects.insert(id(path), stored);
             return Ok(object);
         };
         if !uid.is_empty() && uid != text(&before, "/metadata/uid") {
@@ -266,7 +275,7 @@ impl Store {
             });
         }
         self.objects.remove(&id(path));
-        Ok(self.record(path, "DELETED", object))
+        Ok(Value::clone(&self.record(path, "DELETED", object)))
     }
 
     fn drop_unknown(&self, object: &mut Value) {
@@ -293,19 +302,21 @@ impl Store {
             lifecycle::change(before, &mut object);
             if lifecycle::is_over(path, &object) {
                 self.objects.remove(&id(path));
-                return self.record(path, "DELETED", object);
+                return Value::clone(&self.record(path, "DELETED", object));
             }
         }
         let object = self.record(path, what, object);
-        self.objects.insert(id(path), object.clone());
-        object
+        let answer = Value::clone(&object);
+        self.objects.insert(id(path), object);
+        answer
     }
 
-    fn record(&mut self, path: &Path, what: &'static str, mut object: Value) -> Value {
+    fn record(&mut self, path: &Path, what: &'static str, mut object: Value) -> Arc<Value> {
         self.version += 1;
         meta(&mut object).insert("resourceVersion".to_owned(), self.version.to_string().into());
-        self.history
-            .push((self.version, what, path.plural.clone(), object.clone()));
+        let object = Arc::new(object);
+        let recorded = (self.version, what, path.plural.clone(), Arc::clone(&object));
+        self.history.push(recorded);
         object
     }
 }

@@ -12,8 +12,9 @@ use super::frame::{Frame, MAX_FRAME, MessageType};
 use super::job;
 use super::live_conf;
 use super::node::{self, NodeUpdate};
-use super::node_info;
+use super::node_info::{self, LiveNode};
 use super::partition::{self, LivePartition, PartitionUpdate};
+use super::registration::{self, SlurmKey};
 use super::return_code::ReturnCode;
 use super::slurmdbd;
 use super::version::Version;
@@ -134,6 +135,24 @@ impl Client {
         Ok(node_info::unpack_admin_state(body, node)?)
     }
 
+    /// Returns slurmctld's time and all nodes, or `None` if they have not changed since its time `last`.
+    pub async fn nodes(&self, last: u64) -> Result<Option<(u64, Vec<LiveNode>)>, Error> {
+        let body = node_info::pack_list_request(last)?;
+        let request = Frame::new(node_info::VERSION, MessageType::NODE_INFO, body);
+        let response = match self.exchange(&request).await {
+            Err(Error::Refused { code, .. }) if code == ReturnCode::NO_CHANGE => return Ok(None),
+            response => response?,
+        };
+        let body = response.body_of(MessageType::RESPONSE_NODE_INFO)?;
+        Ok(Some(node_info::unpack_nodes(body)?))
+    }
+
+    /// Makes the slurmd at the address, `host:port`, register with slurmctld.
+    pub async fn request_registration(&self, slurmd: &str, key: &SlurmKey) -> Result<(), Error> {
+        let packed = registration::pack_request(key, self.host.now())?;
+        registration::read_response(&self.send(slurmd, &packed).await?)
+    }
+
     pub async fn update_node(&self, node: &NodeUpdate) -> Result<(), Error> {
         self.command(MessageType::UPDATE_NODE, |version| node.pack(version))
             .await
@@ -172,7 +191,7 @@ impl Client {
     pub async fn greet_slurmdbd(&self) -> Result<(), Error> {
         let token = self.issuer.token(self.host.now())?;
         let greeting = slurmdbd::pack_greeting(token.secret())?;
-        slurmdbd::read_response(&self.send(&greeting).await?)
+        slurmdbd::read_response(&self.send(&self.address, &greeting).await?)
     }
 
     async fn command(
@@ -216,7 +235,7 @@ impl Client {
     /// Returns a response that is no refusal.
     async fn exchange(&self, request: &Frame) -> Result<Frame, Error> {
         let token = self.issuer.token(self.host.now())?;
-        let response = self.send(&request.pack(token.secret())?).await?;
+        let response = self.send(&self.address, &request.pack(token.secret())?).await?;
         let response = Frame::unpack(&response)?;
         match return_code(&response)? {
             None | Some((ReturnCode::SUCCESS, _)) => Ok(response),
@@ -229,15 +248,15 @@ impl Client {
     }
 
     /// Returns the bytes of the response behind its length.
-    async fn send(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {
-        within(self.options.timeout, self.send_and_read(packed)).await
+    async fn send(&self, address: &str, packed: &[u8]) -> Result<Vec<u8>, Error> {
+        within(self.options.timeout, self.send_and_read(address, packed)).await
     }
 
-    async fn send_and_read(&self, packed: &[u8]) -> Result<Vec<u8>, Error> {
-        let broken = |source| transport::Error::unreachable(format!("{}: the connection broke", self.address), source);
-        let connected = self.host.connect(&self.address).await;
+    async fn send_and_read(&self, address: &str, packed: &[u8]) -> Result<Vec<u8>, Error> {
+        let broken = |source| transport::Error::unreachable(format!("{address}: the connection broke"), source);
+        let connected = self.host.connect(address).await;
         let mut stream =
-            connected.map_err(|source| transport::Error::unreachable(format!("{}: {source}", self.address), source))?;
+            connected.map_err(|source| transport::Error::unreachable(format!("{address}: {source}"), source))?;
         stream.write_all(packed).await.map_err(broken)?;
         let length = stream.read_u32().await.map_err(broken)?;
         if length.to_be_bytes() == *NO_SUCH_VERSION {

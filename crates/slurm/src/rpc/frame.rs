@@ -7,8 +7,9 @@ use super::wire::{Field, Fields, Malformed, Reader, Unpackable, Writer};
 /// The largest response is all files of a configuration, for which the operator allows a few megabytes.
 pub const MAX_FRAME: usize = 64 * 1024 * 1024;
 
-/// The number of the plugin auth/jwt, whose credential follows the header.
+/// The numbers of the plugins auth/jwt and auth/slurm, whose credential follows the header.
 const AUTH_JWT: u32 = 102;
+const AUTH_SLURM: u32 = 103;
 
 /// Version, flags, type, length of the body, then the numbers of hops and of collected responses, and the kind of the
 /// sender's address. The last three are zero in a message that is not forwarded.
@@ -19,10 +20,14 @@ const SHORTEST_HEADER: usize = 16;
 pub struct MessageType(pub u16);
 
 impl MessageType {
+    pub const NODE_REGISTRATION_STATUS: Self = Self(1001);
     pub const PING: Self = Self(1008);
+    /// slurmd's response to a ping, and to a request to register.
+    pub const RESPONSE_PING: Self = Self(1016);
     pub const PERSIST_RETURN_CODE: Self = Self(1433);
     pub const BUILD_INFO: Self = Self(2001);
     pub const RESPONSE_BUILD_INFO: Self = Self(2002);
+    pub const NODE_INFO: Self = Self(2007);
     pub const RESPONSE_NODE_INFO: Self = Self(2008);
     pub const PARTITION_INFO: Self = Self(2009);
     pub const RESPONSE_PARTITION_INFO: Self = Self(2010);
@@ -63,6 +68,16 @@ impl Frame {
 
     /// Returns the bytes to send, with the length of the whole in front.
     pub fn pack(&self, token: &str) -> Result<Vec<u8>, Unpackable> {
+        // Without the user, which the token names.
+        self.pack_with(AUTH_JWT, &[Some(token), None])
+    }
+
+    /// The same with a credential of auth/slurm.
+    pub(super) fn pack_for_daemon(&self, credential: &str) -> Result<Vec<u8>, Unpackable> {
+        self.pack_with(AUTH_SLURM, &[Some(credential)])
+    }
+
+    fn pack_with(&self, plugin: u32, credential: &[Option<&str>]) -> Result<Vec<u8>, Unpackable> {
         let mut frame = Writer::default();
         frame.u16(&mut { self.version })?;
         // Flags.
@@ -70,10 +85,10 @@ impl Frame {
         frame.u16(&mut { self.kind.0 })?;
         frame.length(self.body.len())?;
         frame.skip(&[Field::U16; 3])?;
-        frame.u32(&mut { AUTH_JWT })?;
-        frame.text(&mut Some(token.to_owned()))?;
-        // The user, which the token names.
-        frame.skip(&[Field::Text])?;
+        frame.u32(&mut { plugin })?;
+        for text in credential {
+            frame.text(&mut text.map(str::to_owned))?;
+        }
         frame.raw(&self.body);
         let frame = frame.into_bytes();
         if frame.len() > MAX_FRAME {

@@ -3,8 +3,9 @@
 //! A node reports the end of a batch script by the former, srun and salloc that of an allocation by the latter. Both are sent in
 //! the oldest supported version, whose layout is final.
 
+use super::frame::MessageType;
 use super::version::Version;
-use super::wire::{Field, Fields as _, Unpackable, Writer};
+use super::wire::{Field, Fields as _, Malformed, Reader, Unpackable, Writer};
 
 pub(super) const VERSION: Version = Version::V42;
 
@@ -27,6 +28,18 @@ pub(super) fn pack_end_of_allocation(job: u32, status: u32) -> Result<Vec<u8>, U
     Ok(body.into_bytes())
 }
 
+/// Reads the job and its status from either request, for a test that acts as slurmctld.
+pub fn unpack_end_of_job(kind: MessageType, body: &[u8]) -> Result<(u32, u32), Malformed> {
+    let mut reader = Reader::new(body);
+    if kind == MessageType::COMPLETE_BATCH_SCRIPT {
+        reader.u8(&mut 0)?;
+    }
+    let (mut job, mut status) = (0, 0);
+    reader.u32(&mut job)?;
+    reader.u32(&mut status)?;
+    Ok((job, status))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +53,9 @@ mod tests {
         assert_eq!(script[0], 0);
         assert_eq!(script[1..9], numbers);
         assert_eq!(script[9..], [0; 12]);
+        let allocation = pack_end_of_allocation(7, 0x100).unwrap();
+        let read = |kind, body: &[u8]| unpack_end_of_job(kind, body);
+        assert_eq!(read(MessageType::COMPLETE_BATCH_SCRIPT, &script), Ok((7, 0x100)));
+        assert_eq!(read(MessageType::COMPLETE_JOB_ALLOCATION, &allocation), Ok((7, 0x100)));
     }
 }

@@ -22,6 +22,7 @@ return_codes! {
     1005 SLURM_PROTOCOL_VERSION_ERROR "Incompatible versions of client and server code";
     1007 SLURM_PROTOCOL_AUTHENTICATION_ERROR "Protocol authentication error";
     1008 SLURM_PROTOCOL_INSANE_MSG_LENGTH "Insane message length";
+    1900 SLURM_NO_CHANGE_IN_DATA "Data has not changed since time specified";
     2000 ESLURM_INVALID_PARTITION_NAME "Invalid partition name specified";
     2002 ESLURM_ACCESS_DENIED "Access/permission denied";
     2004 ESLURM_REQUESTED_NODES_NOT_IN_PARTITION "Requested nodes not in this partition";
@@ -63,6 +64,7 @@ impl ReturnCode {
     /// Also the response to a message in a version that slurmctld does not support: it cannot read the credential.
     pub const AUTHENTICATION: Self = Self(1007);
     pub const VERSION: Self = Self(1005);
+    pub const NO_CHANGE: Self = Self(1900);
     /// Also returned if a partition of that name exists already.
     pub const INVALID_PARTITION_NAME: Self = Self(2000);
     pub const INVALID_NODE_NAME: Self = Self(2018);

@@ -1,16 +1,17 @@
 //! The exchange of records on the shared volume.
 //!
-//! A network volume may not respond for minutes, so a thread of its own accesses it. The thread polls: no file system
+//! A network volume may not respond for minutes, so a thread of its own accesses it. The volume is polled: no file system
 //! reports changes that another machine has made.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use host::{Durability, FileError, Host};
+use host::{Durability, FileError, Host, Worker};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::heartbeat::{self, Heartbeat};
@@ -41,17 +42,18 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) membership: Membership,
-    changes: Sender<Change>,
+    changes: UnboundedSender<Change>,
     snapshots: UnboundedReceiver<Snapshot>,
 }
 
 impl Exchange {
     /// No slurmctld may run on this host yet.
     pub(super) fn open(host: &Host, membership: Membership) -> std::io::Result<Self> {
-        let (changes, to_apply) = mpsc::channel();
+        let (changes, to_apply) = unbounded_channel();
         let (sender, snapshots) = unbounded_channel();
-        let worker = Worker::new(host.clone(), &membership, sender);
-        host.spawn_thread("arbitration", move || worker.run(&to_apply))?;
+        let records = Records::new(host.clone(), &membership, sender);
+        let thread = host.worker("arbitration")?;
+        host.spawn("arbitration", records.run(thread, to_apply)).detach();
         Ok(Self {
             membership,
             changes,
@@ -60,7 +62,7 @@ impl Exchange {
     }
 
     pub(super) fn send(&self, change: Change) {
-        // The thread outlives this handle.
+        // The task outlives this handle.
         let _ = self.changes.send(change);
     }
 
@@ -72,11 +74,11 @@ impl Exchange {
     pub(super) async fn leave(mut self) {
         self.send(Change::Left);
         let left = async { while self.snapshots.recv().await.is_some_and(|seen| seen.own.present) {} };
-        let _ = tokio::time::timeout(LEAVE_TIMEOUT, left).await;
+        let _ = timeout(LEAVE_TIMEOUT, left).await;
     }
 }
 
-struct Worker {
+struct Records {
     host: Host,
     directory: PathBuf,
     own_path: PathBuf,
@@ -93,9 +95,12 @@ struct Worker {
     takeover: Option<u64>,
     initialized: bool,
     snapshots: UnboundedSender<Snapshot>,
+    /// The last snapshot that was sent.
+    sent: Option<Snapshot>,
+    failing: bool,
 }
 
-impl Worker {
+impl Records {
     fn new(host: Host, membership: &Membership, snapshots: UnboundedSender<Snapshot>) -> Self {
         // A hidden name, since the directory above lists Controllers.
         let directory = membership.state_dir.join(".slurm-operator").join(".standing");
@@ -131,32 +136,43 @@ impl Worker {
             takeover: None,
             initialized: false,
             snapshots,
+            sent: None,
+            failing: false,
         }
     }
 
-    fn run(mut self, changes: &Receiver<Change>) {
-        let mut failing = false;
-        let mut sent = None;
+    async fn run(self, thread: Worker, mut changes: UnboundedReceiver<Change>) {
+        let mut records = self;
         loop {
-            match self.poll() {
-                Ok(()) => failing = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut failing, true) {
-                        warn!(%error, "cannot exchange records with the supervisors of the other slurmctld");
-                    }
+            let (done, polled) = oneshot::channel();
+            thread.submit(move || {
+                records.exchange();
+                // The task waits for it.
+                drop(done.send(records));
+            });
+            let Ok(after) = polled.await else { return };
+            records = after;
+            match timeout(POLL_INTERVAL, changes.recv()).await {
+                Ok(Some(change)) => records.apply(change),
+                Ok(None) => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn exchange(&mut self) {
+        match self.poll() {
+            Ok(()) => self.failing = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    warn!(%error, "cannot exchange records with the supervisors of the other slurmctld");
                 }
             }
-            if sent.as_ref() != Some(&self.snapshot) {
-                if self.snapshots.send(self.snapshot.clone()).is_err() {
-                    return;
-                }
-                sent = Some(self.snapshot.clone());
-            }
-            match changes.recv_timeout(POLL_INTERVAL) {
-                Ok(change) => self.apply(change),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
+        }
+        if self.sent.as_ref() != Some(&self.snapshot) {
+            // The task ends when nobody receives them any more.
+            let _ = self.snapshots.send(self.snapshot.clone());
+            self.sent = Some(self.snapshot.clone());
         }
     }
 

@@ -282,8 +282,14 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     let long_ready = |worker: Worker<'_>| worker.is_available(REGISTERS_WITHIN, observed.now);
     let is_known = |worker: &Worker<'_>| observed.slurm_node(*worker).is_some();
     // slurmd may have registered under the machine's own host name.
-    let is_missing = |worker: &&Worker<'_>| long_ready(**worker) && !is_known(worker) && !worker.is_named_by_machine();
-    let missing: Vec<&Worker<'_>> = situation.stay.iter().filter(is_missing).collect();
+    let is_unknown = |worker: &&Worker<'_>| !is_known(worker) && !worker.is_named_by_machine();
+    let unknown = situation.stay.iter().filter(is_unknown);
+    let (missing, starting): (Vec<&Worker<'_>>, Vec<_>) = unknown.partition(|worker| long_ready(**worker));
+    // No event reports the end of the wait.
+    let ready = starting.iter().filter_map(|worker| worker.ready_since());
+    let end = ready.min().and_then(|since| since.checked_add(REGISTERS_WITHIN).ok());
+    let wait = end.and_then(|end| Duration::try_from(end.duration_since(observed.now)).ok());
+    plan.requeue = [plan.requeue, wait].into_iter().flatten().min();
     if missing.is_empty() {
         return;
     }

@@ -1,5 +1,7 @@
 //! Workers that are back, and ready workers that Slurm does not have.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -99,4 +101,14 @@ fn workers_that_slurm_does_not_know_are_replaced_one_first_then_as_many_as_may_b
     assert_eq!(replaced([vec![young], four().split_off(1)].concat(), one_known), 1);
     let on_host = |pod| with(pod, &[("/spec/hostNetwork", json!(true))]);
     assert_eq!(replaced(four().into_iter().map(on_host).collect(), &[]), 0);
+}
+
+#[test]
+fn a_worker_that_slurm_does_not_know_is_looked_at_again_when_its_time_is_over() {
+    let set = nodeset(&json!({ "replicas": 1 }));
+    let ready = [("/status/conditions/0/lastTransitionTime", json!("2026-01-01T00:59:50Z"))];
+    let all = vec![controller(), slurm_key(), host("k1"), set, with(worker(0), &ready)];
+    let plan = plan(&observed_exactly("compute", all, known(&[], &[])));
+    assert_eq!(steps(&plan).len(), 0, "{:?}", plan.effects);
+    assert_eq!(plan.requeue, Some(Duration::from_secs(110)));
 }

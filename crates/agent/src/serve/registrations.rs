@@ -1,0 +1,322 @@
+//! Makes nodes register some time after a start, so that Slurm finds jobs without a process.
+//!
+//! Slurm looks for the processes of a node's jobs when the node registers: when slurmctld or slurmd starts, and every half
+//! hour. It spares jobs that started, or that slurmctld read from its files, in the last seconds (`BatchStartTimeout` and
+//! `MessageTimeout`). So a young job whose worker dies, or whose launch dies with slurmctld, would be running without a process
+//! for half an hour. The agent therefore asks nodes with jobs to register once more when that time has passed.
+//!
+//! slurmctld saves a registration with the next change of a node, which may come minutes later. Killed before, it forgets a
+//! node that has just joined. The agent has seen the node, and asks it too: it joins again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use slurm::conf::Configuration;
+use slurm::rpc::LiveNode;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info};
+
+use super::Services;
+use super::forgotten_ends::has_database;
+use crate::dry_run::configuration_of;
+
+/// Below the time in which the operator replaces a worker that Slurm does not know. Without a change the response is empty.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The defaults of `BatchStartTimeout` and `MessageTimeout`. Slurm counts no more than the latter.
+const DEFAULT_TIMEOUT: u64 = 10;
+
+/// Slurm compares whole seconds.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// After that the operator has replaced a worker that Slurm does not know.
+const FORGOTTEN_WITHIN: Duration = Duration::from_mins(2);
+
+/// Each registration takes slurmctld's locks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Per poll, so that nodes are looked at again in between.
+const MAX_REQUESTS: usize = 200;
+
+/// The nodes that slurmctld has shown.
+#[derive(Debug, Default)]
+pub(super) struct Registrations {
+    /// When slurmctld was started.
+    start: u64,
+    nodes: BTreeMap<String, Registered>,
+}
+
+#[derive(Debug)]
+struct Registered {
+    address: String,
+    slurmd_start: u64,
+    /// The last start of slurmctld or slurmd that was seen, or the last request that failed.
+    since: Instant,
+    is_done: bool,
+    is_forgotten: bool,
+}
+
+/// A node to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Due {
+    name: String,
+    address: String,
+    is_forgotten: bool,
+}
+
+impl Registrations {
+    /// Returns the nodes that are to register now, with `grace` after a start.
+    fn due(&mut self, start: u64, nodes: &[LiveNode], now: Instant, grace: Duration) -> Vec<Due> {
+        if self.start != start {
+            self.start = start;
+            for registered in self.nodes.values_mut() {
+                (registered.since, registered.is_done) = (now, false);
+                // Unless slurmctld still shows it.
+                registered.is_forgotten = true;
+            }
+        }
+        let mut due = Vec::new();
+        for node in nodes {
+            let registered = self.nodes.entry(node.name.clone()).or_insert_with(|| Registered {
+                address: String::new(),
+                slurmd_start: node.slurmd_start,
+                since: now,
+                is_done: false,
+                is_forgotten: false,
+            });
+            registered.address = format!("{}:{}", node.address, node.port);
+            if registered.slurmd_start != node.slurmd_start {
+                registered.slurmd_start = node.slurmd_start;
+                (registered.since, registered.is_done) = (now, false);
+            }
+            registered.is_forgotten = false;
+            if registered.is_done || now < registered.since + grace || !node.is_responding {
+                continue;
+            }
+            // A job that starts from now on is launched by this slurmctld on this slurmd.
+            registered.is_done = !node.has_jobs;
+            if node.has_jobs {
+                due.push(registered.due(&node.name));
+            }
+        }
+        let shown: BTreeSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        self.nodes
+            .retain(|name, it| shown.contains(name.as_str()) || it.is_forgotten && now < it.since + FORGOTTEN_WITHIN);
+        let forgotten = self.nodes.iter().filter(|(_, it)| it.is_forgotten);
+        due.extend(forgotten.map(|(name, it)| it.due(name)));
+        due.truncate(MAX_REQUESTS);
+        due
+    }
+
+    /// Notes whether a node has taken the request. Otherwise it is asked again, after the others.
+    fn asked(&mut self, name: &str, has_taken: bool, now: Instant) {
+        if let Some(registered) = self.nodes.get_mut(name).filter(|it| !it.is_forgotten) {
+            (registered.is_done, registered.since) = (has_taken, now);
+        }
+    }
+
+    /// A node that was deleted on order is not asked to join again.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.nodes.remove(name);
+    }
+}
+
+impl Registered {
+    fn due(&self, name: &str) -> Due {
+        Due {
+            name: name.to_owned(),
+            address: self.address.clone(),
+            is_forgotten: self.is_forgotten,
+        }
+    }
+}
+
+/// How long Slurm spares jobs after a start.
+fn grace(configuration: &Configuration) -> Duration {
+    let seconds = |key: &str| configuration.value(key)?.trim().parse().ok();
+    let batch_start = seconds("BatchStartTimeout").unwrap_or(DEFAULT_TIMEOUT);
+    let message = seconds("MessageTimeout")
+        .unwrap_or(DEFAULT_TIMEOUT)
+        .min(DEFAULT_TIMEOUT);
+    Duration::from_secs(batch_start.saturating_add(message)).saturating_add(MARGIN)
+}
+
+/// Asks nodes while slurmctld is active.
+pub(super) async fn poll(services: Arc<Services>) -> Infallible {
+    let (mut time, mut nodes) = (0, Vec::new());
+    loop {
+        sleep(POLL_INTERVAL).await;
+        if let Err(error) = services.request_registrations(&mut time, &mut nodes).await {
+            debug!(error, "cannot read the nodes");
+        }
+    }
+}
+
+impl Services {
+    async fn request_registrations(&self, time: &mut u64, nodes: &mut Vec<LiveNode>) -> Result<(), String> {
+        let live = self.config.live_revision().ok_or("there is no revision")?;
+        let configuration = configuration_of(&live.files);
+        let slurmctld = &self.channels.slurmctld;
+        let client = slurmctld.read_client(&configuration);
+        let client = client.map_err(|error| error.to_string())?;
+        if let Some(changed) = client.nodes(*time).await.map_err(|error| error.to_string())? {
+            (*time, *nodes) = changed;
+        }
+        let state = self.supervisor.state().await.map_err(|error| error.to_string())?;
+        let start = state.daemon.since.ok_or("slurmctld does not run")?;
+        let now = self.host.instant();
+        let mut due = self.registrations().due(start, nodes, now, grace(&configuration));
+        // Slurm would start a job again whose end slurmctld forgot.
+        if has_database(&configuration) && !self.has_compared_ends(start) {
+            due.retain(|due| due.is_forgotten);
+        }
+        if due.is_empty() {
+            return Ok(());
+        }
+        let key = slurmctld.slurm_key().map_err(|error| error.to_string())?;
+        for Due {
+            name,
+            address,
+            is_forgotten,
+        } in due
+        {
+            info!(node = %name, %address, is_forgotten, "asking a node to register");
+            let asked = client.request_registration(&address, &key).await;
+            if let Err(error) = &asked {
+                debug!(node = %name, %error, "the node does not respond");
+            }
+            self.registrations().asked(&name, asked.is_ok(), self.host.instant());
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    pub(super) fn registrations(&self) -> std::sync::MutexGuard<'_, Registrations> {
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use host::Host;
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(25);
+
+    fn node(name: &str, slurmd_start: u64) -> LiveNode {
+        LiveNode {
+            name: name.to_owned(),
+            address: "10.0.0.1".to_owned(),
+            port: 6818,
+            slurmd_start,
+            has_jobs: true,
+            is_responding: true,
+        }
+    }
+
+    /// Looks at nodes at times, and takes every request.
+    struct Looks {
+        registrations: Registrations,
+        begin: Instant,
+    }
+
+    impl Looks {
+        fn new() -> Self {
+            Self {
+                registrations: Registrations::default(),
+                begin: Host::real().instant(),
+            }
+        }
+
+        fn look(&mut self, second: u64, start: u64, nodes: &[LiveNode]) -> Vec<String> {
+            let now = self.begin + Duration::from_secs(second);
+            let due = self.registrations.due(start, nodes, now, GRACE);
+            for due in &due {
+                self.registrations.asked(&due.name, true, now);
+            }
+            due.into_iter().map(|due| due.name).collect()
+        }
+    }
+
+    #[test]
+    fn a_node_with_jobs_is_asked_once_after_each_start() {
+        let mut looks = Looks::new();
+        let nodes = [node("n1", 1), node("n2", 1)];
+        assert_eq!(looks.look(0, 7, &nodes), [""; 0]);
+        assert_eq!(looks.look(24, 7, &nodes), [""; 0]);
+        assert_eq!(looks.look(25, 7, &nodes), ["n1", "n2"]);
+        assert_eq!(looks.look(100, 7, &nodes), [""; 0]);
+        let restarted = [node("n1", 1), node("n2", 2)];
+        assert_eq!(looks.look(101, 7, &restarted), [""; 0]);
+        assert_eq!(looks.look(126, 7, &restarted), ["n2"], "its slurmd has started");
+        assert_eq!(looks.look(127, 8, &restarted), [""; 0]);
+        assert_eq!(looks.look(152, 8, &restarted), ["n1", "n2"], "slurmctld has started");
+        assert_eq!(looks.look(200, 8, &restarted), [""; 0]);
+    }
+
+    #[test]
+    fn a_node_without_jobs_is_not_asked_for_those_that_start_later() {
+        let mut looks = Looks::new();
+        let idle = LiveNode {
+            has_jobs: false,
+            ..node("n1", 1)
+        };
+        looks.look(0, 7, std::slice::from_ref(&idle));
+        assert_eq!(looks.look(25, 7, &[idle]), [""; 0]);
+        assert_eq!(looks.look(30, 7, &[node("n1", 1)]), [""; 0]);
+    }
+
+    #[test]
+    fn a_node_that_does_not_respond_is_asked_when_it_does() {
+        let mut looks = Looks::new();
+        let silent = LiveNode {
+            is_responding: false,
+            ..node("n1", 1)
+        };
+        looks.look(0, 7, std::slice::from_ref(&silent));
+        assert_eq!(looks.look(50, 7, &[silent]), [""; 0]);
+        let nodes = [node("n1", 1)];
+        let now = looks.begin + Duration::from_mins(1);
+        assert_eq!(looks.registrations.due(7, &nodes, now, GRACE).len(), 1);
+        looks.registrations.asked("n1", false, now);
+        assert_eq!(looks.look(70, 7, &nodes), [""; 0], "others come first");
+        assert_eq!(looks.look(85, 7, &nodes), ["n1"]);
+    }
+
+    #[test]
+    fn a_node_that_a_killed_slurmctld_forgot_is_asked_until_it_is_back() {
+        let mut looks = Looks::new();
+        let nodes = [node("n1", 1), node("n2", 1)];
+        looks.look(0, 7, &nodes);
+        assert_eq!(looks.look(10, 8, &nodes[..1]), ["n2"]);
+        assert_eq!(looks.look(15, 8, &nodes[..1]), ["n2"]);
+        assert_eq!(looks.look(20, 8, &nodes), [""; 0]);
+        assert_eq!(looks.look(25, 8, &nodes[..1]), [""; 0], "it was deleted");
+        assert_eq!(looks.look(40, 9, &[]), ["n1"]);
+        assert_eq!(looks.look(160, 9, &[]), [""; 0], "it is gone");
+    }
+
+    #[test]
+    fn a_node_that_was_deleted_by_order_is_not_asked() {
+        let mut looks = Looks::new();
+        looks.look(0, 7, &[node("n1", 1)]);
+        looks.registrations.forget("n1");
+        assert_eq!(looks.look(10, 8, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn the_grace_is_slurms_own() {
+        for (conf, seconds) in [
+            ("", 25),
+            ("BatchStartTimeout=60\nMessageTimeout=5", 70),
+            ("MessageTimeout=100", 25),
+            ("BatchStartTimeout=odd", 25),
+        ] {
+            let configuration = Configuration::parse([("slurm.conf", conf.as_bytes())]);
+            assert_eq!(grace(&configuration), Duration::from_secs(seconds), "{conf}");
+        }
+    }
+}
