@@ -1,0 +1,268 @@
+//! Random histories: what people do and what breaks, all drawn from one seed.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures::FutureExt as _;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::{
+    coverage::{Effect, Table},
+    log,
+    oracles::{self, Judge},
+    panics, script,
+    world::{Random, World, elapsed, faults::Fault},
+};
+
+/// Events of one history.
+const EVENTS: u64 = 40;
+
+/// Faults of one history, at least.
+const FAULTS: u64 = 3;
+
+/// After the last fault everything is as people want it within this time.
+const SETTLED: Duration = Duration::from_mins(20);
+
+/// From then on nothing is written any more: counts are written every 15 s, back-offs last at most five minutes.
+const QUIET: Duration = Duration::from_mins(3);
+
+/// How long nothing may be written at rest.
+const REST: Duration = Duration::from_mins(2);
+
+/// An idle cluster is deleted within this time.
+const DELETED: Duration = Duration::from_mins(5);
+
+/// Then operators have forgotten it: a failed reconcile of what is gone is repeated after a minute at most.
+const FORGOTTEN: Duration = Duration::from_mins(2);
+
+/// How long a fault waits for the effect that it is aimed at.
+const AIM: Duration = Duration::from_secs(20);
+
+/// How closely it looks: a reconfigure takes 150 ms.
+const AIM_STEP: Duration = Duration::from_millis(50);
+
+/// What became of a history.
+#[derive(Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    pub story: Vec<String>,
+    pub failures: Vec<String>,
+    /// How often each kind of fault struck while each kind of effect was under way.
+    pub struck: Table,
+    pub lasted: Duration,
+    pub jobs: usize,
+    /// From the end of the last fault until everything was as people want it.
+    pub settled: Option<Duration>,
+}
+
+/// Plays one history. A panic in it is a failure.
+pub fn play(seed: u64) -> Outcome {
+    panics::collect();
+    let mut outcome = crate::world::run(async || {
+        let world = World::new(seed, 6);
+        log::tell(&world);
+        let random = world.random.fork();
+        let mut history = History {
+            world: world.clone(),
+            random,
+            judge: Judge::default(),
+            struck: Table::default(),
+            images: 0,
+            settled: None,
+        };
+        // What panicked is collected.
+        let _ = AssertUnwindSafe(history.run()).catch_unwind().await;
+        let jobs = world.slurm().ledger.jobs.len();
+        Outcome {
+            seed,
+            story: world.story(),
+            failures: history.judge.failures,
+            struck: history.struck,
+            lasted: elapsed(),
+            jobs,
+            settled: history.settled,
+        }
+    });
+    outcome.failures.extend(panics::take());
+    outcome
+}
+
+pub(crate) struct History {
+    pub(crate) world: World,
+    pub(crate) random: Random,
+    pub(crate) judge: Judge,
+    pub(crate) images: u64,
+    struck: Table,
+    settled: Option<Duration>,
+}
+
+impl History {
+    async fn run(&mut self) {
+        oracles::create_foreign_objects(&self.world);
+        script::install(&self.world, 3).await;
+        self.judge.orders.note_objects(&self.world);
+        let mut faults = 0;
+        // Some histories are calm, so that what needs time can happen between two faults.
+        let every = *self.random.pick(&[3, 4, 8]).unwrap();
+        for event in 0..EVENTS {
+            if self.random.one_in(every) || EVENTS - event <= FAULTS.saturating_sub(faults) {
+                faults += 1;
+                self.strike().await;
+            } else {
+                self.act();
+            }
+            let time = if self.random.one_in(40) {
+                self.random.between(60_000, 240_000)
+            } else {
+                self.random.between(200, 15_000)
+            };
+            self.pass(Duration::from_millis(time)).await;
+        }
+        self.heal().await;
+        if self.settle().await {
+            self.rest().await;
+            self.judge.judge_all(&self.world);
+            self.delete_all().await;
+        } else {
+            self.judge.judge_all(&self.world);
+        }
+    }
+
+    /// Time passes, and the judge looks.
+    async fn pass(&mut self, time: Duration) {
+        let end = elapsed() + time;
+        while elapsed() < end {
+            sleep(Duration::from_secs(1).min(end.saturating_sub(elapsed()))).await;
+            self.judge.look(&self.world);
+        }
+    }
+
+    async fn strike(&mut self) {
+        if self.random.one_in(2) {
+            self.aim().await;
+        }
+        let fault = Fault::draw(&self.random);
+        self.struck.note(fault.kind(), &Effect::under_way(&self.world));
+        self.suffer(fault);
+    }
+
+    fn suffer(&mut self, fault: Fault) {
+        let time = fault.time(&self.random);
+        self.judge.faults_end = self.judge.faults_end.max(elapsed() + time);
+        self.world.tell(format!("fault: {fault:?} for {time:?}"));
+        let world = self.world.clone();
+        tokio::spawn(async move { world.suffer(fault, time).await });
+    }
+
+    /// Brings an effect about, and waits until it is under way. Each is as likely as any other, however rare it is by itself.
+    async fn aim(&mut self) {
+        let effect = *self.random.pick(&Effect::ALL).unwrap();
+        if !effect.is_under_way(&self.world) {
+            match effect {
+                Effect::SlurmctldStarts => self.suffer(Fault::KillSlurmctld),
+                Effect::LeaderChanges => self.suffer(Fault::KillOperators),
+                other => self.provoke(other),
+            }
+        }
+        let begin = elapsed();
+        let mut looked = begin;
+        while !effect.is_under_way(&self.world) && elapsed().saturating_sub(begin) < AIM {
+            sleep(AIM_STEP).await;
+            if elapsed().saturating_sub(looked) >= Duration::from_secs(1) {
+                looked = elapsed();
+                self.judge.look(&self.world);
+            }
+        }
+    }
+
+    /// Faults end, and people want something that can be had.
+    async fn heal(&mut self) {
+        while self.world.is_suffering() {
+            self.pass(Duration::from_secs(5)).await;
+        }
+        self.world.tell("people clean up");
+        for set in self.world.names("nodesets") {
+            let replicas = if set == "compute" { 3 } else { 1 };
+            self.world
+                .patch("nodesets", &set, &json!({ "spec": { "replicas": replicas } }));
+        }
+        self.world.patch(
+            "controllers",
+            "slurm",
+            &json!({ "spec": { "extraConf": "BatchStartTimeout=17\n" } }),
+        );
+        for node in self.world.names("nodes") {
+            self.world
+                .patch("nodes", &node, &json!({ "spec": { "unschedulable": false } }));
+        }
+        self.judge.orders.note_objects(&self.world);
+    }
+
+    /// Waits until everything is as people want it. Returns whether that came in time.
+    async fn settle(&mut self) -> bool {
+        let begin = elapsed();
+        loop {
+            self.lift_orders();
+            let waited = elapsed().saturating_sub(begin);
+            let Some(why) = oracles::differs(&self.world) else {
+                self.settled = Some(waited);
+                self.world.tell("settled");
+                return true;
+            };
+            if waited > SETTLED {
+                script::show_conditions(&self.world);
+                self.judge.fail(&self.world, format!("not settled: {why}"));
+                return false;
+            }
+            self.pass(Duration::from_secs(5)).await;
+        }
+    }
+
+    /// Nothing is written at rest, and nothing is reported.
+    async fn rest(&mut self) {
+        self.pass(QUIET).await;
+        let before = self.world.access.writes().len();
+        self.pass(REST).await;
+        let writes = self.world.access.writes_from(before);
+        if let Some(write) = writes.first() {
+            let text = format!(
+                "{} writes at rest, first {} {} by {}",
+                writes.len(),
+                write.method,
+                write.path,
+                write.process
+            );
+            self.judge.fail(&self.world, text);
+        }
+        for problem in oracles::problems(&self.world) {
+            self.judge.fail(&self.world, problem);
+        }
+    }
+
+    /// People delete everything, and nothing of ours is left.
+    async fn delete_all(&mut self) {
+        self.world.tell("people delete everything");
+        for plural in ["partitions", "nodesets", "controllers"] {
+            for name in self.world.names(plural) {
+                self.world.delete(plural, &name, &json!({}));
+            }
+        }
+        let begin = elapsed();
+        loop {
+            self.pass(Duration::from_secs(5)).await;
+            let left = oracles::left(&self.world);
+            let Some(first) = left.first() else { break };
+            if elapsed().saturating_sub(begin) > DELETED {
+                script::show_conditions(&self.world);
+                let text = format!("{} objects are left, first {first}", left.len());
+                return self.judge.fail(&self.world, text);
+            }
+        }
+        self.world.tell("everything is deleted");
+        self.pass(FORGOTTEN).await;
+        for remembered in oracles::remembered(&self.world) {
+            self.judge.fail(&self.world, remembered);
+        }
+        self.judge.judge_foreign(&self.world);
+    }
+}

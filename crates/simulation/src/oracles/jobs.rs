@@ -1,0 +1,223 @@
+//! Every durable job ends once. It starts again only if its worker's processes died, or because a person asked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::{
+    slurm::{
+        ControllerId, HostId, NodeOrder, Request, Slurm,
+        ledger::{End, JobHistory, Run},
+        state::JobPhase,
+    },
+    world::World,
+};
+
+/// slurmctld knows a new worker this long after its start: slurmd registers at once, and again after 15 s.
+const REGISTERED: Duration = Duration::from_secs(20);
+
+/// The jobs with a process on a host at a time.
+pub(super) fn on_host(world: &World, host: HostId, at: Duration) -> Vec<u32> {
+    let slurm = world.slurm();
+    let ran = |run: &&Run| run.host == host && run.began < at && run.ended.is_none_or(|(ended, _)| ended > at);
+    let jobs = slurm.ledger.jobs.iter();
+    jobs.filter(|job| processes(job).any(|run| ran(&run)))
+        .map(|job| job.id)
+        .collect()
+}
+
+/// All processes of a job, the script first.
+fn processes(job: &JobHistory) -> impl Iterator<Item = &Run> {
+    job.runs.iter().chain(&job.parts)
+}
+
+/// `deleted` are workers whose pods were deleted because of us.
+pub(super) fn judge(world: &World, deleted: &[(HostId, Duration)]) -> Vec<String> {
+    let active = world.active();
+    let severed = world.severed.lock().unwrap().clone();
+    let slurm = world.slurm();
+    let mut failures = Vec::new();
+    for job in &slurm.ledger.jobs {
+        // slurmctld may forget what it did not save.
+        let Some(durable) = job.durable else { continue };
+        if job.forgotten.is_some() {
+            failures.push(format!("job {} was saved at {durable:?} and is forgotten", job.id));
+            continue;
+        }
+        failures.extend(judge_runs(&slurm, &severed, job, deleted));
+        let Some(state) = active.and_then(|active| slurm.state(active).ok()) else {
+            continue;
+        };
+        let shown = state.jobs.get(&job.id).filter(|shown| shown.key == job.key);
+        let Some(shown) = shown else {
+            failures.push(format!("job {} vanished", job.id));
+            continue;
+        };
+        let returned = job
+            .runs
+            .iter()
+            .any(|run| matches!(run.ended, Some((_, End::Exited(_)))));
+        if returned != (shown.phase == JobPhase::Completed) && !is_asked(&slurm, job, None) && shown.phase.is_end() {
+            failures.push(format!(
+                "job {} ended as {:?}, its script returned: {returned}",
+                job.id, shown.phase
+            ));
+        }
+    }
+    failures
+}
+
+fn judge_runs(
+    slurm: &Slurm,
+    severed: &BTreeSet<HostId>,
+    job: &JobHistory,
+    deleted: &[(HostId, Duration)],
+) -> Vec<String> {
+    let mut failures = Vec::new();
+    let whole = job
+        .runs
+        .iter()
+        .filter(|run| matches!(run.ended, Some((_, End::Exited(_)))));
+    // slurmctld starts a job elsewhere, beside the copy on a worker that it gave up.
+    let whole = whole.filter(|run| !severed.contains(&run.host) && !is_unreported(slurm, job, run));
+    let whole = whole.count();
+    if whole > 1 && !is_asked(slurm, job, None) {
+        failures.push(format!("job {} ran to its end {whole} times", job.id));
+    }
+    for run in processes(job) {
+        let Some((at, how)) = run.ended else { continue };
+        match how {
+            End::Exited(_) => {}
+            End::HostLost => {
+                // Whatever order of ours came when: nobody else ended this pod.
+                if deleted.iter().any(|(host, since)| *host == run.host && *since <= at) {
+                    failures.push(format!(
+                        "job {} on {} ended with its pod, which we deleted",
+                        job.id, run.node
+                    ));
+                }
+            }
+            End::Killed => {
+                if let Some(why) = unexplained(slurm, severed, job, run, at) {
+                    failures.push(why);
+                }
+            }
+        }
+    }
+    failures
+}
+
+/// Whether slurmctld cannot know that a script returned: the pod died before it could report that, or slurmctld was killed before it
+/// saved that, and no slurmdbd has it.
+fn is_unreported(slurm: &Slurm, job: &JobHistory, run: &Run) -> bool {
+    let died = slurm.host(run.host).died;
+    let recorded = job.ends.iter();
+    let recorded = recorded.filter(|end| end.launch == run.launch && end.phase == JobPhase::Completed);
+    let is_lost = died.is_some_and(|died| !recorded.into_iter().any(|end| end.at <= died));
+    is_lost || job.forgotten_ends.contains(&run.launch)
+}
+
+/// Whether a worker of a launch died before slurmctld could know, or during the launch.
+fn lost_worker(slurm: &Slurm, job: &JobHistory, launch: u64, at: Duration) -> bool {
+    let Some(launch) = job.launches.iter().find(|found| found.launch == launch) else {
+        return false;
+    };
+    launch.nodes.iter().any(|node| {
+        let of_node = || slurm.hosts().filter(|(_, host)| host.spec.name == *node);
+        // A successor registers within seconds of its start.
+        let replaced = |died: Duration| {
+            let mut later = of_node().map(|(_, host)| host.spec.boot_time);
+            later.any(|booted| booted > died && booted + REGISTERED < launch.at)
+        };
+        of_node()
+            .filter_map(|(_, host)| host.died)
+            .any(|died| died <= at && !replaced(died))
+    })
+}
+
+/// Why nothing but an order of ours, or nothing at all, explains that a process was killed.
+fn unexplained(slurm: &Slurm, severed: &BTreeSet<HostId>, job: &JobHistory, run: &Run, at: Duration) -> Option<String> {
+    let returned = |other: &Run| other.launch == run.launch && matches!(other.ended, Some((_, End::Exited(_))));
+    // The parts on further nodes are killed when the script has returned.
+    let is_over = job.runs.iter().any(returned);
+    let is_lost = lost_worker(slurm, job, run.launch, at);
+    let is_forgotten = job.forgotten_launches.contains(&run.launch);
+    // slurmctld gave up a worker of it (`SlurmdTimeout`).
+    let is_severed = processes(job).any(|other| other.launch == run.launch && severed.contains(&other.host));
+    if is_over || is_lost || is_forgotten || is_severed || is_asked(slurm, job, Some(run)) {
+        return None;
+    }
+    let orders = slurm
+        .ledger
+        .orders
+        .iter()
+        .rev()
+        .filter(|order| order.at <= at && order.failure.is_none());
+    let last = orders.into_iter().find(|order| concerns(&order.request, job, run));
+    let last = last.map(|order| {
+        format!(
+            "; last order: {:?} by {} at {:?}",
+            order.request, order.sender, order.at
+        )
+    });
+    Some(format!(
+        "job {} on {} was killed, and neither its worker died nor a person asked\nat {at:?}{}",
+        job.id,
+        run.node,
+        last.unwrap_or_default()
+    ))
+}
+
+fn concerns(request: &Request, job: &JobHistory, run: &Run) -> bool {
+    match request {
+        Request::Cancel(id) | Request::Requeue(id) | Request::CompleteJob { job: id, .. } => *id == job.id,
+        Request::DeleteNode(node) => *node == run.node,
+        Request::UpdateNode { node, update } => *node == run.node && update.state == Some(NodeOrder::Down),
+        _ => false,
+    }
+}
+
+/// Whether a person ended the job, or a node of it (of this run, or of any).
+fn is_asked(slurm: &Slurm, job: &JobHistory, run: Option<&Run>) -> bool {
+    let by_person = slurm
+        .ledger
+        .orders
+        .iter()
+        .filter(|order| order.sender == "person" && order.failure.is_none() && order.at >= job.acknowledged);
+    let of_launch: Vec<&Run> = processes(job)
+        .filter(|other| run.is_none_or(|run| run.launch == other.launch))
+        .collect();
+    by_person.into_iter().any(|order| {
+        let in_time = |run: &&&Run| order.at >= run.began && run.ended.is_none_or(|(ended, _)| order.at <= ended);
+        match &order.request {
+            Request::Cancel(id) | Request::Requeue(id) => *id == job.id,
+            request => of_launch.iter().filter(in_time).any(|run| concerns(request, job, run)),
+        }
+    })
+}
+
+/// From the time a slurmctld has read the state volume, no earlier one writes to it.
+pub fn judge_writers(world: &World) -> Vec<String> {
+    let slurm = world.slurm();
+    let began: BTreeMap<ControllerId, Duration> = slurm
+        .ledger
+        .starts
+        .iter()
+        .map(|start| (start.controller, start.at))
+        .collect();
+    let mut failures = Vec::new();
+    for write in &slurm.ledger.writes {
+        let since = began.get(&write.writer).copied().unwrap_or_default();
+        let successor = slurm.ledger.starts.iter().find(|start| {
+            start.volume == write.volume && start.controller != write.writer && start.at >= since && start.at < write.at
+        });
+        if let Some(successor) = successor {
+            failures.push(format!(
+                "{:?} wrote to the state volume although {:?} had read it\nat {:?}, {:?}",
+                write.writer, successor.controller, write.at, successor.at
+            ));
+        }
+    }
+    failures
+}

@@ -1,0 +1,283 @@
+//! What people ordered stands until people lift it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use slurm::node::NodeFlag;
+
+use crate::{
+    slurm::{
+        ControllerId, State,
+        state::{JobKey, Node},
+    },
+    world::{World, elapsed},
+};
+
+/// The operator polls Slurm every five seconds, and a change of a partition's state is delivered within seconds of that.
+const NOTICED: Duration = Duration::from_secs(30);
+
+/// The kinds whose spec people write.
+const KINDS: [&str; 3] = ["controllers", "nodesets", "partitions"];
+
+/// What people ordered and did not lift.
+#[derive(Debug, Default)]
+pub struct Orders {
+    /// Nodes that are drained or down.
+    nodes: BTreeMap<String, NodeState>,
+    /// Held jobs.
+    jobs: BTreeMap<JobKey, Held>,
+    /// Partitions with their state.
+    partitions: BTreeMap<String, Closed>,
+    /// What people wrote into objects, by kind and name.
+    objects: BTreeMap<(&'static str, String), Value>,
+    /// Every partition that was ever closed by hand.
+    pub closed_once: BTreeSet<String>,
+    slurmctld: Option<ControllerId>,
+    /// Changes of objects that faults brought.
+    disturbances: u64,
+}
+
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
+struct NodeState {
+    drained: bool,
+    down: bool,
+    reason: String,
+    /// slurmctld has saved it.
+    durable: bool,
+    /// Its worker was to be removed since, so that its record may go.
+    may_go: bool,
+}
+
+impl NodeState {
+    fn stands(&self, node: &Node) -> bool {
+        let drained = node.has(NodeFlag::Drain) || node.has(NodeFlag::Fail);
+        (drained || !self.drained) && (node.down || !self.down) && node.reason.contains(&self.reason)
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    id: u32,
+    durable: bool,
+}
+
+#[derive(Debug)]
+struct Closed {
+    state: String,
+    since: Duration,
+    /// slurmctld has been one process, and nothing has failed, for so long since then that the operator must have noticed.
+    noticed: bool,
+}
+
+impl Orders {
+    pub fn drain(&mut self, world: &World, node: &str, reason: &str) {
+        self.order(node, reason).drained = true;
+        self.note_what_may_go(world);
+    }
+
+    pub fn down(&mut self, world: &World, node: &str, reason: &str) {
+        self.order(node, reason).down = true;
+        self.note_what_may_go(world);
+    }
+
+    fn order(&mut self, node: &str, reason: &str) -> &mut NodeState {
+        let new = || NodeState {
+            drained: false,
+            down: false,
+            reason: String::new(),
+            durable: false,
+            may_go: false,
+        };
+        let order = self.nodes.entry(node.to_owned()).or_insert_with(new);
+        order.durable = false;
+        reason.clone_into(&mut order.reason);
+        order
+    }
+
+    pub fn resume(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
+
+    /// Nodes with an order.
+    pub fn node_names(&self) -> Vec<String> {
+        self.nodes.keys().cloned().collect()
+    }
+
+    pub fn hold(&mut self, job: JobKey, id: u32) {
+        self.jobs.insert(job, Held { id, durable: false });
+    }
+
+    pub fn release(&mut self, job: JobKey) {
+        self.jobs.remove(&job);
+    }
+
+    pub fn close(&mut self, partition: &str, state: &str) {
+        let closed = Closed {
+            state: state.to_owned(),
+            since: elapsed(),
+            noticed: false,
+        };
+        self.partitions.insert(partition.to_owned(), closed);
+        self.closed_once.insert(partition.to_owned());
+    }
+
+    pub fn open(&mut self, partition: &str) {
+        self.partitions.remove(partition);
+    }
+
+    /// People have just changed objects.
+    pub fn note_objects(&mut self, world: &World) {
+        self.objects = objects(world);
+    }
+
+    /// Faults end at `faults_end`.
+    pub(super) fn judge(&mut self, world: &World, faults_end: Duration) -> Vec<String> {
+        let mut failures = self.judge_objects(world);
+        let Some(active) = world.active() else { return failures };
+        if self.slurmctld != Some(active) {
+            // A killed slurmctld forgets what it did not save.
+            self.nodes.retain(|_, order| order.durable);
+            self.jobs.retain(|_, order| order.durable);
+            self.partitions.retain(|_, order| order.noticed);
+            self.slurmctld = Some(active);
+        }
+        self.note_what_may_go(world);
+        let slurm = world.slurm();
+        let Ok(state) = slurm.state(active) else {
+            return failures;
+        };
+        let saved = slurm.saved(world.volume());
+        failures.extend(self.judge_nodes(state, saved));
+        failures.extend(self.judge_jobs(state, saved));
+        failures.extend(self.judge_partitions(world, state, faults_end));
+        failures
+    }
+
+    fn judge_nodes(&mut self, state: &State, saved: &State) -> Vec<String> {
+        let mut failures = Vec::new();
+        self.nodes.retain(|name, order| {
+            let Some(node) = state.nodes.get(name) else {
+                if !order.may_go {
+                    failures.push(format!("a person ordered {order:?} of {name}, and its record is gone"));
+                }
+                return false;
+            };
+            order.durable |= saved.nodes.get(name).is_some_and(|node| order.stands(node));
+            let stands = order.stands(node);
+            if !stands {
+                let now = state.node_state_names(node, elapsed());
+                failures.push(format!(
+                    "a person ordered a state of {name}, and nobody lifted it, but it changed\n{order:?}: {now:?} {:?}",
+                    node.reason
+                ));
+            }
+            stands
+        });
+        failures
+    }
+
+    fn judge_jobs(&mut self, state: &State, saved: &State) -> Vec<String> {
+        let mut failures = Vec::new();
+        self.jobs.retain(|key, order| {
+            let find = |state: &State| state.jobs.get(&order.id).filter(|job| job.key == *key).cloned();
+            order.durable |= find(saved).is_some_and(|job| job.held);
+            let held = find(state).map(|job| job.held || job.phase.is_end());
+            if held == Some(false) {
+                failures.push(format!(
+                    "a person held job {}, and nobody released it, but it is not held",
+                    order.id
+                ));
+            }
+            held == Some(true)
+        });
+        failures
+    }
+
+    fn judge_partitions(&mut self, world: &World, state: &State, faults_end: Duration) -> Vec<String> {
+        let is_wanted = |name: &str| {
+            ["partitions", "nodesets"].iter().any(|plural| {
+                let found = world.get(plural, name);
+                found.is_ok_and(|object| !object["metadata"]["deletionTimestamp"].is_string())
+            })
+        };
+        let mut failures = Vec::new();
+        self.partitions.retain(|name, order| {
+            let Some(partition) = state.partitions.get(name).filter(|_| is_wanted(name)) else {
+                return false;
+            };
+            order.noticed |= elapsed().saturating_sub(order.since.max(faults_end)) > NOTICED;
+            if partition.state != order.state {
+                failures.push(format!(
+                    "a person set partition {name} to {}, and nobody lifted it, but it is {}",
+                    order.state, partition.state
+                ));
+            }
+            partition.state == order.state
+        });
+        failures
+    }
+
+    /// The record of a worker that people do not want any more may go.
+    fn note_what_may_go(&mut self, world: &World) {
+        let sets = world.all("nodesets");
+        let pods = world.all("pods");
+        for (name, order) in &mut self.nodes {
+            let set_name = name.rsplit_once('-').map_or("", |(set, _)| set);
+            let set = sets.iter().find(|set| set["metadata"]["name"] == set_name);
+            order.may_go |= set.is_none_or(|set| {
+                let wanted = set["spec"]["replicas"].as_u64().unwrap_or(1);
+                let owned = |pod: &&Arc<Value>| pod["metadata"]["ownerReferences"][0]["uid"] == set["metadata"]["uid"];
+                set["metadata"]["deletionTimestamp"].is_string() || pods.iter().filter(owned).count() as u64 > wanted
+            });
+        }
+    }
+
+    /// Nobody but people writes into a spec, or changes labels, annotations and cordons of theirs.
+    fn judge_objects(&mut self, world: &World) -> Vec<String> {
+        let now = objects(world);
+        let mut failures = Vec::new();
+        let disturbances = world.disturbances();
+        if std::mem::replace(&mut self.disturbances, disturbances) != disturbances {
+            // A person drained a node or restored etcd since the last look.
+            self.objects = now;
+            return failures;
+        }
+        for (key, before) in &self.objects {
+            let (plural, name) = key;
+            if let Some(after) = now.get(key).filter(|after| *after != before) {
+                failures.push(format!(
+                    "what people wrote into {plural} {name} changed\n{before} to {after}"
+                ));
+            }
+        }
+        // What is gone is gone; what changed is reported once.
+        self.objects = now;
+        failures
+    }
+}
+
+/// What only people write, of all objects.
+fn objects(world: &World) -> BTreeMap<(&'static str, String), Value> {
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let mut found = BTreeMap::new();
+    for plural in KINDS {
+        for object in world.all(plural) {
+            let owner = &object["metadata"]["annotations"]["example.com/owner"];
+            let theirs = json!({ "spec": object["spec"], "labels": object["metadata"]["labels"], "owner": owner });
+            found.insert((plural, name(&object)), theirs);
+        }
+    }
+    for node in world.all("nodes") {
+        let cordon = node["spec"]["unschedulable"] == true;
+        let theirs = json!({
+            "cordon": cordon, "labels": node["metadata"]["labels"], "annotations": node["metadata"]["annotations"],
+        });
+        found.insert(("nodes", name(&node)), theirs);
+    }
+    found
+}

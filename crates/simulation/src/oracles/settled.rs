@@ -1,0 +1,131 @@
+//! Whether what people want is what there is.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    slurm::{State, state::Node},
+    world::World,
+    world::elapsed,
+};
+
+/// Why what people want is not what there is.
+pub fn differs(world: &World) -> Option<String> {
+    let Some(active) = world.active() else {
+        return Some("no slurmctld".to_owned());
+    };
+    let slurm = world.slurm();
+    let Ok(state) = slurm.state(active) else {
+        return Some("slurmctld does not answer".to_owned());
+    };
+    // Jobs that start and end change what the operator mirrors. A held job waits for a person.
+    if let Some(job) = state.jobs.values().find(|job| job.is_active() && !job.held) {
+        return Some(format!("job {} is {:?}", job.id, job.state_names()));
+    }
+    workers_differ(world, state)
+        .or_else(|| partitions_differ(world, state))
+        .or_else(|| world.configuration_differs())
+}
+
+fn workers_differ(world: &World, state: &State) -> Option<String> {
+    for set in world.all("nodesets") {
+        let name = set["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if set["metadata"]["deletionTimestamp"].is_string() {
+            return Some(format!("NodeSet {name} is being deleted"));
+        }
+        let wanted = set["spec"]["replicas"].as_u64().unwrap_or(1);
+        let of_set = |node: &&Node| node.name.starts_with(&format!("{name}-"));
+        // Records of workers that were lost and are not wanted any more stay (`pruneSlurmNodeRecords: Never`).
+        let hostnames: Vec<String> = world
+            .all("pods")
+            .iter()
+            .map(|pod| pod["spec"]["hostname"].to_string())
+            .collect();
+        let is_left = |node: &&Node| {
+            let has_pod = hostnames.contains(&format!("{:?}", node.name));
+            node.down && !has_pod && world.lost_workers.lock().unwrap().contains(&node.name)
+        };
+        let nodes: Vec<_> = state
+            .nodes
+            .values()
+            .filter(of_set)
+            .filter(|node| !is_left(node))
+            .collect();
+        let available = nodes.iter().filter(|node| node.is_available()).count() as u64;
+        if available != wanted || nodes.len() as u64 != wanted {
+            let states: Vec<String> = nodes
+                .iter()
+                .map(|node| {
+                    format!(
+                        "{} {:?} {}",
+                        node.name,
+                        state.node_state_names(node, elapsed()),
+                        node.reason
+                    )
+                })
+                .collect();
+            return Some(format!("NodeSet {name} wants {wanted} workers: {states:?}"));
+        }
+        let image = set["spec"]["slurmd"]["image"].as_str();
+        let pods = world.all("pods");
+        let owned = pods
+            .iter()
+            .filter(|pod| pod["metadata"]["ownerReferences"][0]["uid"] == set["metadata"]["uid"]);
+        if let Some(old) = owned
+            .into_iter()
+            .find(|pod| image.is_some_and(|image| pod["spec"]["containers"][0]["image"] != image))
+        {
+            return Some(format!("{} has an old image", old["metadata"]["name"]));
+        }
+    }
+    None
+}
+
+fn partitions_differ(world: &World, state: &State) -> Option<String> {
+    let known: BTreeSet<String> = [world.names("partitions"), world.names("nodesets")]
+        .concat()
+        .into_iter()
+        .collect();
+    let all = world.all("partitions");
+    let mut ending = all
+        .iter()
+        .filter(|object| object["metadata"]["deletionTimestamp"].is_string());
+    if let Some(ending) = ending.next() {
+        return Some(format!("Partition {} is being deleted", ending["metadata"]["name"]));
+    }
+    for name in &known {
+        match state.partitions.get(name) {
+            None => return Some(format!("partition {name} is missing")),
+            Some(partition) if partition.state != "UP" => {
+                return Some(format!("partition {name} is {}", partition.state));
+            }
+            Some(_) => {}
+        }
+    }
+    let extra = state.partitions.keys().find(|name| !known.contains(*name));
+    extra.map(|extra| format!("partition {extra} is left"))
+}
+
+/// What our objects report though everything is as people want it.
+pub fn problems(world: &World) -> Vec<String> {
+    let mut problems = Vec::new();
+    for plural in ["controllers", "nodesets", "partitions"] {
+        for object in world.all(plural) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            for condition in object["status"]["conditions"].as_array().into_iter().flatten() {
+                let part = |field: &str| condition[field].as_str().unwrap_or_default();
+                let good = match part("type") {
+                    "Ready" | "ConfigurationApplied" | "SlurmReachable" => "True",
+                    "Degraded" | "Progressing" | "Drifted" | "PartitionRetained" => "False",
+                    _ => continue,
+                };
+                if part("status") != good {
+                    let (kind, status, why, message) = (part("type"), part("status"), part("reason"), part("message"));
+                    problems.push(format!(
+                        "{plural} {name} still reports {kind}={status} {why}: {message}"
+                    ));
+                }
+            }
+        }
+    }
+    problems
+}

@@ -1,0 +1,386 @@
+//! What people do in a history.
+
+use std::time::Duration;
+
+use serde_json::json;
+use slurm::node::NodeFlag;
+
+use crate::{
+    coverage::Effect,
+    history::History,
+    script,
+    slurm::{
+        NodeOrder, NodeUpdate, PartitionUpdate, Request, State, Submission,
+        state::{Job, JobPhase},
+    },
+    world::{BAD_LINES, NAMESPACE},
+};
+
+/// Reasons that people write.
+pub(crate) const REASONS: [&str; 2] = ["disk check", "broken fan"];
+
+/// The states by which people close a partition.
+const CLOSED: [&str; 3] = ["DOWN", "DRAIN", "INACTIVE"];
+
+impl History {
+    /// A person does something.
+    pub(crate) fn act(&mut self) {
+        match self.random.below(25) {
+            0 | 1 => self.scale(),
+            2..=8 => self.submit(),
+            9 => self.update(),
+            10 | 11 => self.cordon(),
+            12 => self.drain(),
+            13 => self.resume(),
+            14 => self.down(),
+            15 => self.write_reason(),
+            16 | 17 => self.partition(),
+            18 => self.close_partition(),
+            19 => self.node_set(),
+            20 => self.hold(),
+            21 => self.release(),
+            22 => self.end_job(),
+            23 => self.suspend(),
+            _ => self.configure(),
+        }
+        self.judge.orders.note_objects(&self.world);
+    }
+
+    /// A person does what brings an effect about, where that is possible.
+    pub(crate) fn provoke(&mut self, effect: Effect) {
+        match effect {
+            Effect::WorkerStarts | Effect::ScaleOut => self.scale_to(4),
+            Effect::WorkerDrained | Effect::ProofAsked | Effect::ScaleIn | Effect::WorkerEnds => self.scale_to(1),
+            Effect::Update => self.update(),
+            Effect::Delivery | Effect::DryRun | Effect::Reconfigure => self.configure(),
+            Effect::PartitionChanges => self.partition(),
+            Effect::ObjectEnds => self.node_set(),
+            Effect::JobStarts | Effect::JobRuns | Effect::JobCompletes => self.submit(),
+            Effect::OrderStands => self.drain(),
+            Effect::SlurmctldStarts | Effect::LeaderChanges => {}
+        }
+        self.judge.orders.note_objects(&self.world);
+    }
+
+    fn scale(&self) {
+        self.scale_to(self.random.below(5));
+    }
+
+    fn scale_to(&self, replicas: u64) {
+        let sets = self.world.names("nodesets");
+        let Some(set) = self.random.pick(&sets) else { return };
+        self.world.tell(format!("a person scales {set} to {replicas}"));
+        self.world
+            .patch("nodesets", set, &json!({ "spec": { "replicas": replicas } }));
+    }
+
+    fn submit(&self) {
+        // A backlog of whole nodes: each free one gets a job at once.
+        let is_backlog = self.random.one_in(3);
+        let (jobs, nodes, longest) = if is_backlog {
+            (6, 1, 40)
+        } else {
+            (1, self.random.between(1, 3), 150)
+        };
+        let partitions = self.shown(|state| state.partitions.keys().cloned().collect());
+        for _ in 0..jobs {
+            let work = Duration::from_secs(self.random.between(1, longest));
+            let other = self.random.pick(&partitions).filter(|_| nodes == 1);
+            let partition = other.map_or("compute", String::as_str);
+            let mut job = Submission::new(partition, work);
+            job.nodes = usize::try_from(nodes).unwrap();
+            job.exclusive = is_backlog;
+            let id = script::submit(&self.world, job);
+            self.world.tell(format!(
+                "a person submits job {id:?} to {partition} on {nodes} nodes for {work:?}"
+            ));
+        }
+    }
+
+    /// Suspends a job, or lets it go on.
+    fn suspend(&self) {
+        let is_suspended = |job: &Job| job.phase == JobPhase::Suspended;
+        let Some(job) = self.pick_job(|job| is_suspended(job) || job.phase == JobPhase::Running) else {
+            return;
+        };
+        self.set_suspended(&job, !is_suspended(&job));
+    }
+
+    fn set_suspended(&self, job: &Job, suspended: bool) -> bool {
+        let request = if suspended {
+            Request::Suspend(job.id)
+        } else {
+            Request::Continue(job.id)
+        };
+        let done = self.world.order(request.clone());
+        self.world.tell(format!("a person orders {request:?}: {done:?}"));
+        done.is_ok()
+    }
+
+    fn update(&mut self) {
+        self.images += 1;
+        let image = format!("slurmd:{}", self.images);
+        self.world.tell(format!("a person updates compute to {image}"));
+        self.world.patch(
+            "nodesets",
+            "compute",
+            &json!({ "spec": { "slurmd": { "image": image } } }),
+        );
+    }
+
+    fn cordon(&self) {
+        let nodes = self.world.names("nodes");
+        let Some(node) = self.random.pick(&nodes) else { return };
+        let before = self.world.get("nodes", node).unwrap_or_default()["spec"]["unschedulable"] == true;
+        self.world
+            .tell(format!("a person sets cordon of {node} to {}", !before));
+        self.world
+            .patch("nodes", node, &json!({ "spec": { "unschedulable": !before } }));
+    }
+
+    /// What a slurmctld that answers shows.
+    fn shown<T>(&self, read: impl FnOnce(&State) -> Vec<T>) -> Vec<T> {
+        let slurm = self.world.slurm();
+        let state = self.world.active().and_then(|active| slurm.state(active).ok());
+        state.map(read).unwrap_or_default()
+    }
+
+    fn pick_node(&self, suits: impl Fn(&crate::slurm::state::Node) -> bool) -> Option<String> {
+        let suitable = |state: &State| {
+            let nodes = state.nodes.values().filter(|node| suits(node));
+            nodes.map(|node| node.name.clone()).collect()
+        };
+        self.random.pick(&self.shown(suitable)).cloned()
+    }
+
+    fn pick_job(&self, suits: impl Fn(&Job) -> bool) -> Option<Job> {
+        let suitable = |state: &State| state.jobs.values().filter(|job| suits(job)).cloned().collect();
+        self.random.pick(&self.shown(suitable)).cloned()
+    }
+
+    /// Orders a state of a node, or writes its reason alone. Returns whether slurmctld did it.
+    fn order(&self, node: &str, state: Option<NodeOrder>, reason: Option<&str>) -> bool {
+        let update = NodeUpdate {
+            state,
+            reason: reason.map(str::to_owned),
+            ..NodeUpdate::default()
+        };
+        let done = self.world.order(Request::UpdateNode {
+            node: node.to_owned(),
+            update,
+        });
+        self.world
+            .tell(format!("a person orders {state:?} of {node} for {reason:?}: {done:?}"));
+        done.is_ok()
+    }
+
+    fn drain(&mut self) {
+        let Some(name) = self.pick_node(|_| true) else { return };
+        let reason = *self.random.pick(&REASONS).unwrap();
+        if self.order(&name, Some(NodeOrder::Drain), Some(reason)) {
+            self.judge.orders.drain(&self.world, &name, reason);
+        }
+    }
+
+    fn down(&mut self) {
+        let Some(name) = self.pick_node(|_| true) else { return };
+        let reason = *self.random.pick(&REASONS).unwrap();
+        if self.order(&name, Some(NodeOrder::Down), Some(reason)) {
+            self.judge.orders.down(&self.world, &name, reason);
+        }
+    }
+
+    /// Makes a drain of ours a person's.
+    fn write_reason(&mut self) {
+        let ours = |node: &crate::slurm::state::Node| {
+            node.has(NodeFlag::Drain) && !node.down && node.reason.starts_with("slurm-operator")
+        };
+        let Some(name) = self.pick_node(ours) else { return };
+        let reason = *self.random.pick(&REASONS).unwrap();
+        if self.order(&name, None, Some(reason)) {
+            self.judge.orders.drain(&self.world, &name, reason);
+        }
+    }
+
+    fn resume(&mut self) {
+        let nodes = self.judge.orders.node_names();
+        if let Some(name) = self.random.pick(&nodes) {
+            self.lift(name);
+        }
+    }
+
+    pub(crate) fn lift(&mut self, name: &str) {
+        self.order(name, Some(NodeOrder::Resume), None);
+        self.judge.orders.resume(name);
+    }
+
+    fn hold(&mut self) {
+        let Some(job) = self.pick_job(|job| job.phase == JobPhase::Pending && !job.held) else {
+            return;
+        };
+        let done = self.set_hold(job.id, true);
+        if done {
+            self.judge.orders.hold(job.key, job.id);
+        }
+    }
+
+    pub(crate) fn release(&mut self) {
+        if let Some(job) = self.pick_job(|job| job.held && job.is_active()) {
+            self.set_hold(job.id, false);
+            self.judge.orders.release(job.key);
+        }
+    }
+
+    fn set_hold(&self, job: u32, hold: bool) -> bool {
+        let done = self.world.order(Request::UpdateJob {
+            job,
+            hold: Some(hold),
+            admin_comment: None,
+        });
+        self.world
+            .tell(format!("a person sets hold of job {job} to {hold}: {done:?}"));
+        done.is_ok()
+    }
+
+    fn end_job(&self) {
+        let Some(job) = self.pick_job(Job::is_active) else {
+            return;
+        };
+        let request = if self.random.one_in(2) {
+            Request::Cancel(job.id)
+        } else {
+            Request::Requeue(job.id)
+        };
+        let done = self.world.order(request.clone());
+        self.world.tell(format!("a person orders {request:?}: {done:?}"));
+    }
+
+    /// Closes a partition in Slurm, or opens it again.
+    fn close_partition(&mut self) {
+        let all = self.shown(|state| state.partitions.values().cloned().collect());
+        let Some(partition) = self.random.pick(&all) else {
+            return;
+        };
+        if partition.state != "UP" {
+            return self.open_partition(&partition.name);
+        }
+        let state = *self.random.pick(&CLOSED).unwrap();
+        if self.set_partition(&partition.name, state) {
+            self.judge.orders.close(&partition.name, state);
+        }
+    }
+
+    pub(crate) fn open_partition(&mut self, name: &str) {
+        if self.set_partition(name, "UP") {
+            self.judge.orders.open(name);
+        }
+    }
+
+    fn set_partition(&self, name: &str, state: &str) -> bool {
+        let update = PartitionUpdate {
+            state: Some(state.to_owned()),
+            ..PartitionUpdate::default()
+        };
+        let name = name.to_owned();
+        let done = self.world.order(Request::UpdatePartition {
+            name: name.clone(),
+            update,
+        });
+        self.world
+            .tell(format!("a person sets partition {name} to {state}: {done:?}"));
+        done.is_ok()
+    }
+
+    /// Everything that people ordered in Slurm is lifted, also where a new worker inherited it.
+    pub(crate) fn lift_orders(&mut self) {
+        let theirs = |state: &State| {
+            let nodes = state.nodes.values();
+            let of_people = nodes.filter(|node| REASONS.iter().any(|reason| node.reason.contains(reason)));
+            of_people.map(|node| node.name.clone()).collect()
+        };
+        for name in self.shown(theirs) {
+            self.lift(&name);
+        }
+        // An operator does not drain again what a person resumed: it asks for that.
+        for set in self.world.all("nodesets") {
+            for condition in set["status"]["conditions"].as_array().into_iter().flatten() {
+                let message = condition["message"].as_str().unwrap_or_default();
+                let asked = message
+                    .split("; ")
+                    .filter(|part| part.contains("an administrator resumed it in Slurm"));
+                for name in asked.filter_map(|part| part.split_whitespace().nth(1)) {
+                    self.order(name, Some(NodeOrder::Drain), Some("may leave"));
+                }
+            }
+        }
+        while let Some(job) = self.pick_job(|job| job.phase == JobPhase::Suspended)
+            && self.set_suspended(&job, false)
+        {}
+        while self.pick_job(|job| job.held && job.is_active()).is_some() {
+            self.release();
+        }
+        // A partition that people deleted is closed, and stays as long as jobs wait for it.
+        let objects = [self.world.all("nodesets"), self.world.all("partitions")].concat();
+        let stay = objects
+            .iter()
+            .filter(|object| object["metadata"]["deletionTimestamp"].is_null());
+        let live: Vec<&str> = stay.filter_map(|object| object["metadata"]["name"].as_str()).collect();
+        let waits = |job: &Job| {
+            let mut partitions = job.spec.partition.split(',');
+            job.phase == JobPhase::Pending && !partitions.any(|name| live.contains(&name))
+        };
+        while let Some(job) = self.pick_job(waits)
+            && self.world.order(Request::Cancel(job.id)).is_ok()
+        {
+            self.world.tell(format!("a person cancels job {}", job.id));
+        }
+        let closed = self.shown(|state| {
+            let closed = state.partitions.values().filter(|partition| partition.state != "UP");
+            closed.map(|partition| partition.name.clone()).collect()
+        });
+        for name in closed {
+            if self.judge.orders.closed_once.contains(&name) {
+                self.open_partition(&name);
+            }
+        }
+    }
+
+    fn partition(&self) {
+        let name = format!("p{}", self.random.below(3));
+        if self.world.delete("partitions", &name, &json!({})) {
+            self.world.tell(format!("a person deletes Partition {name}"));
+            return;
+        }
+        self.world.tell(format!("a person creates Partition {name}"));
+        let spec = json!({ "controllerRef": { "name": "slurm" }, "nodeSets": ["compute"] });
+        let meta = json!({ "name": name, "namespace": NAMESPACE });
+        let object =
+            json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Partition", "metadata": meta, "spec": spec });
+        self.world.create("partitions", object);
+    }
+
+    fn node_set(&self) {
+        if self.world.delete("nodesets", "burst", &json!({})) {
+            self.world.tell("a person deletes NodeSet burst");
+            return;
+        }
+        self.world.tell("a person creates NodeSet burst");
+        let spec = json!({ "controllerRef": { "name": "slurm" }, "replicas": 1, "partition": { "enabled": true } });
+        let meta = json!({ "name": "burst", "namespace": NAMESPACE });
+        let object =
+            json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": meta, "spec": spec });
+        self.world.create("nodesets", object);
+    }
+
+    fn configure(&self) {
+        let good = format!("BatchStartTimeout={}\n", self.random.between(20, 99));
+        let text = if self.random.one_in(3) {
+            format!("{}\n", self.random.pick(&BAD_LINES).unwrap())
+        } else {
+            good
+        };
+        self.world.tell(format!("a person sets extraConf to {text:?}"));
+        self.world
+            .patch("controllers", "slurm", &json!({ "spec": { "extraConf": text } }));
+    }
+}
