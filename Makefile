@@ -19,7 +19,7 @@ TIMINGS := $(CURDIR)/target/timings
 # Tests that passed only when they were repeated.
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
-.PHONY: help up down env test test-unit test-charts test-e2e soak bench lint images build operator valgrind
+.PHONY: help up down env test test-unit test-charts test-e2e chaos simulate crash-points replay bench lint images build operator valgrind
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -57,7 +57,7 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	$(TESTBED) slowest $(TIMINGS); \
 	if [ -s $(SECOND_TRIES) ]; then echo 'passed only when repeated, each shows a defect to find:'; cat $(SECOND_TRIES); fi
 
-# Property tests use the same cases in every run, so that a failure is due to the change. `make soak` uses random cases.
+# Property tests use the same cases in every run, so that a failure is due to the change.
 test-unit: export PROPTEST_RNG_SEED ?= 1
 test-unit: ## Tests that need no cluster and no root (a minute)
 	cargo test --package testbed --quiet --lib --bins
@@ -75,12 +75,19 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 	hack/suite operator $(OPERATOR_THREADS) $(T); \
 	hack/suite alone $(ALONE_THREADS) $(T)
 
-soak: build operator ## Property tests on many random cases, jobs that start during a scale-in, jobs while everything restarts (half an hour)
-	PROPTEST_CASES=3000 cargo test --package slurm-operator --quiet --lib model
+chaos: build operator ## Random faults and orders on a real cluster under jobs (docs/testing.md); SEED= repeats a run, MINUTES= of faults
 	@trap '$(TESTBED) down-tests' EXIT; \
-	TESTBED_ROUNDS=15 cargo test --package testbed --test operator -- jobs_that_start_during_a_scale_in; \
-	TESTBED_ROUNDS=10 cargo test --package testbed --test operator -- keys::a_cluster; \
-	TESTBED_ROUNDS=70 cargo test --package testbed --test operator -- soak::
+	CHAOS_SEED=$${SEED:-$$(date +%s)} CHAOS_MINUTES=$${MINUTES:-10} \
+	cargo test --quiet --package testbed --test alone -- --exact chaos::every_job_ends_once_and_every_order_stands_whatever_fails --include-ignored --nocapture
+
+simulate: ## Play random histories with faults against operators and agents in a simulated world: MINUTES=1 (docs/testing.md)
+	cargo run --quiet --profile image --package simulation -- simulate --minutes $(or $(MINUTES),1)
+
+crash-points: ## Let operators and agents die after every effect of every scenario in a simulated world (docs/testing.md)
+	cargo run --quiet --profile image --package simulation -- crash-points
+
+replay: ## Play the history of one seed and tell its story: SEED=
+	cargo run --quiet --profile image --package simulation -- replay --seed $(SEED)
 
 bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md); B=scale measures one subject on the cluster
 	cargo bench --quiet --profile image --package slurm-operator --bench reconcile

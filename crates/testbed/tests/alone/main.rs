@@ -9,6 +9,7 @@ mod common;
 mod subjects;
 
 mod benches;
+mod chaos;
 mod control_plane;
 mod draining;
 mod fences;

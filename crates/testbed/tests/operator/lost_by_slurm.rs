@@ -1,33 +1,57 @@
-//! slurmctld is killed before it has saved that a worker joined.
+//! slurmctld is killed before it has saved that a worker joined, and a worker before Slurm looks for the processes of its job.
 
-use testbed::harness::{cluster, eventually, expect};
+use std::thread::sleep;
+use std::time::Duration;
+
+use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::clusters::{ONE_WORKER, chart_cluster};
-use crate::common::kills::kill_container;
+use crate::common::kills::{Victim, kill_container};
 use crate::common::slurm::{SOON, hold_state, release_state, slurm, start_job, wait_done, wait_idle, wait_node};
 
 const SET: &str = "nodeset/slurm-worker-slinky";
+/// The agent looks at the nodes every five seconds.
+const LOOK: Duration = Duration::from_secs(7);
+
+/// Adds a worker while slurmctld cannot save that it joins, and kills slurmctld.
+fn forget_worker(namespace: &Namespace, kill_first: Option<Victim>) {
+    hold_state(namespace, &["node"]).unwrap();
+    namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
+    wait_node(namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
+    sleep(LOOK);
+    if let Some(victim) = kill_first {
+        victim.kill(namespace);
+    }
+    kill_container(namespace, "slurmctld").unwrap();
+    release_state(namespace).unwrap();
+}
 
 #[test]
-fn a_worker_that_slurm_has_lost_is_replaced_and_the_others_are_not() {
+fn a_worker_that_slurm_has_lost_joins_again() {
     let namespace = chart_cluster(cluster(), "forgotten", ONE_WORKER, 1);
     let uid = |number: u32| namespace.uid(&format!("pod/slurm-worker-slinky-{number}"));
     let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
-    hold_state(&namespace, &["node"]).unwrap();
-    namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
-    wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
+    forget_worker(&namespace, None);
     let before = [uid(0).unwrap(), uid(1).unwrap()];
-    kill_container(&namespace, "slurmctld").unwrap();
-    release_state(&namespace).unwrap();
-    eventually("Slurm has lost the node", SOON, || {
-        let nodes = slurm(&namespace, "scontrol --oneliner show nodes")?;
-        expect(
-            nodes.contains("NodeName=slinky-0 ") && !nodes.contains("slinky-1"),
-            nodes,
-        )
+    eventually("the agent has asked the node to register", SOON, || {
+        let log = namespace.ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])?;
+        let is_asked = |line: &str| line.contains("asking a node to register") && line.contains("slinky-1");
+        expect(log.lines().any(is_asked), &log)
     })
     .unwrap();
-    // The rule waits a minute, counted from the start of the operator, which other tests kill.
+    wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
+    wait_done(&namespace, &job).unwrap();
+    assert_eq!([uid(0).unwrap(), uid(1).unwrap()], before);
+}
+
+#[test]
+fn a_worker_that_slurm_and_the_agent_have_lost_is_replaced_and_the_others_are_not() {
+    let namespace = chart_cluster(cluster(), "unknown", ONE_WORKER, 1);
+    let uid = |number: u32| namespace.uid(&format!("pod/slurm-worker-slinky-{number}"));
+    let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
+    forget_worker(&namespace, Some(Victim::Agent));
+    let before = [uid(0).unwrap(), uid(1).unwrap()];
+    // The rule waits two minutes, counted from the start of the operator, which other tests kill.
     eventually("the pod is replaced", 2 * SOON, || {
         let now = uid(1)?;
         expect(now != before[1], now)
@@ -37,4 +61,22 @@ fn a_worker_that_slurm_has_lost_is_replaced_and_the_others_are_not() {
     wait_done(&namespace, &job).unwrap();
     wait_idle(&namespace, 2).unwrap();
     assert_eq!(uid(0).unwrap(), before[0]);
+}
+
+#[test]
+fn a_job_whose_worker_died_in_its_first_seconds_is_not_left_running() {
+    let namespace = chart_cluster(cluster(), "young", ONE_WORKER, 1);
+    let job = start_job(&namespace, "-p all --requeue", "sleep 1000").unwrap();
+    let worker = namespace.pod("slurm-worker-slinky-0");
+    cluster().kill_container(worker, "slurmd").unwrap();
+    // Slurm itself would notice half an hour later.
+    eventually("the job is requeued", Duration::from_secs(75), || {
+        let shown = slurm(&namespace, &format!("scontrol show job {job}"))?;
+        expect(
+            shown.contains("JobState=PENDING") && shown.contains("Restarts=1"),
+            shown,
+        )
+    })
+    .unwrap();
+    wait_node(&namespace, "slinky-0", &["State=IDLE"], &["DRAIN"]).unwrap();
 }

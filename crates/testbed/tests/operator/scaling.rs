@@ -13,7 +13,7 @@ fn jobs_that_start_during_a_scale_in_are_not_lost() {
     let namespace = operator_namespace(cluster(), "race");
     namespace.apply(CONTROLLER).unwrap();
     namespace.apply(&workers(8)).unwrap();
-    // Each round has seven jobs in it; `make soak` asks for more rounds.
+    // Each round has seven jobs in it; TESTBED_ROUNDS asks for more rounds.
     for _ in 0..rounds(2) {
         wait_idle(&namespace, 8).unwrap();
         let scale_in = std::thread::scope(|scope| {

@@ -90,7 +90,7 @@ fn check_records(namespace: &Namespace, jobs: &[String]) {
 #[test]
 fn every_job_that_was_accepted_is_recorded_whatever_is_restarted() {
     let cluster = cluster();
-    let namespace = operator_namespace(cluster, "soak");
+    let namespace = operator_namespace(cluster, "clients");
     set_password(&namespace, "password");
     namespace.apply(MARIADB).unwrap();
     namespace.apply(&shell_pod("client", &json!({}))).unwrap();
