@@ -81,13 +81,13 @@ chaos: build operator ## Random faults and orders on a real cluster under jobs (
 	cargo test --quiet --package testbed --test alone -- --exact chaos::every_job_ends_once_and_every_order_stands_whatever_fails --include-ignored --nocapture
 
 simulate: ## Play random histories with faults against operators and agents in a simulated world: MINUTES=1 (docs/testing.md)
-	cargo run --quiet --profile image --package simulation -- simulate --minutes $(or $(MINUTES),1)
+	cargo run --quiet --profile simulation --package simulation -- simulate --minutes $(or $(MINUTES),1)
 
 crash-points: ## Let operators and agents die after every effect of every scenario in a simulated world (docs/testing.md)
-	cargo run --quiet --profile image --package simulation -- crash-points
+	cargo run --quiet --profile simulation --package simulation -- crash-points
 
 replay: ## Play the history of one seed and tell its story: SEED=
-	cargo run --quiet --profile image --package simulation -- replay --seed $(SEED)
+	cargo run --quiet --profile simulation --package simulation -- replay --seed $(SEED)
 
 bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md); B=scale measures one subject on the cluster
 	cargo bench --quiet --profile image --package slurm-operator --bench reconcile
