@@ -161,7 +161,8 @@ impl SlurmTools {
             "Priority=0".to_owned(),
             format!("AdminComment={comment}"),
         ];
-        self.run(&to_words(&["scontrol", "update"], settings)).await.map(drop)
+        let done = self.run(&to_words(&["scontrol", "update"], settings)).await;
+        done.map(drop).or_else(accept_done)
     }
 
     pub(super) async fn run(&self, words: &[String]) -> Result<Vec<u8>, Refusal> {
@@ -254,12 +255,31 @@ fn error_message(output: &Output) -> String {
     }
 }
 
+/// Accepts the error with which slurmctld reports a change of a job that it has made, if the partition of the job is INACTIVE or its
+/// nodes have too few CPUs. A second hold could undo a person's release.
+fn accept_done(error: Refusal) -> Result<(), Refusal> {
+    const DONE: &str = "Requested partition configuration not available now";
+    if error.to_string().contains(DONE) {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use slurm::agent::{NodeAction, Reason};
     use slurm::{JobHandle, NodeDescription, NodeFeatures, ReservationName};
 
     use super::*;
+
+    #[test]
+    fn a_change_of_a_job_in_an_inactive_partition_is_done_although_slurmctld_reports_an_error() {
+        let done = Refusal::slurm("slurm_update error: Requested partition configuration not available now");
+        assert!(accept_done(done).is_ok());
+        let failed = Refusal::slurm("slurm_update error: Invalid job id specified");
+        assert!(accept_done(failed).is_err());
+    }
 
     #[test]
     fn node_commands_are_scontrol_updates() {
