@@ -28,8 +28,18 @@ impl Binaries {
     }
 }
 
+fn source() -> PathBuf {
+    paths::repository().join("hack/kubernetes")
+}
+
+/// Whether this machine has them.
+pub fn are_built() -> bool {
+    let built = || anyhow::Ok(paths::cache()?.join("kubernetes").join(source_hash(&source())?));
+    built().is_ok_and(|built| built.exists())
+}
+
 pub fn binaries() -> Result<Binaries> {
-    let source = paths::repository().join("hack/kubernetes");
+    let source = source();
     let cache = paths::cache()?.join("kubernetes");
     fs::create_dir_all(&cache)?;
     let hash = source_hash(&source)?;
