@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use host::{Durability, FileError, FileKind, Host};
 use slurm::Revision;
@@ -36,6 +37,8 @@ pub struct ConfigDir {
     host: Host,
     path: PathBuf,
     keys: PathBuf,
+    /// What the live directory of this name says: polls read it every second.
+    parsed: Arc<Mutex<Option<(String, Arc<Configuration>)>>>,
 }
 
 /// Returns the name of the live directory, whatever is in it.
@@ -50,6 +53,7 @@ impl ConfigDir {
             host: host.clone(),
             path: path.to_owned(),
             keys: keys.to_owned(),
+            parsed: Arc::default(),
         }
     }
 
@@ -61,6 +65,18 @@ impl ConfigDir {
     /// The configuration in these files; `None` if a part of it cannot be read.
     pub(crate) fn configuration(&self, files: &Files) -> Option<Configuration> {
         Some(configuration_of(&self.read(files)?.files))
+    }
+
+    /// The live configuration, which is parsed once.
+    pub(crate) fn live_configuration(&self) -> Option<Arc<Configuration>> {
+        let name = live_name(&self.host, &self.path)?;
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, configuration)) = parsed.as_ref().filter(|(of, _)| *of == name) {
+            return Some(Arc::clone(configuration));
+        }
+        let configuration = Arc::new(self.configuration(&self.files(name.clone())?)?);
+        *parsed = Some((name, Arc::clone(&configuration)));
+        Some(configuration)
     }
 
     /// The live revision, read back.
@@ -307,6 +323,22 @@ mod tests {
             names.sort();
             names
         }
+    }
+
+    #[test]
+    fn the_live_configuration_is_that_of_the_live_directory() {
+        let place = place();
+        assert!(place.config.live_configuration().is_none());
+        let value = |place: &Place| {
+            let live = place.config.live_configuration().unwrap();
+            live.value("MessageTimeout").map(str::to_owned)
+        };
+        place.go(&revision(1, &[("slurm.conf", "MessageTimeout=11\n")]));
+        assert_eq!(value(&place).as_deref(), Some("11"));
+        let first = place.config.live_configuration().unwrap();
+        assert!(Arc::ptr_eq(&first, &place.config.live_configuration().unwrap()));
+        place.go(&revision(2, &[("slurm.conf", "MessageTimeout=12\n")]));
+        assert_eq!(value(&place).as_deref(), Some("12"));
     }
 
     #[test]

@@ -20,7 +20,6 @@ use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use super::Services;
-use crate::dry_run::configuration_of;
 
 /// A poll reads the live files and asks slurmctld once. slurmctld starts no job in the first seconds after its start.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -103,7 +102,7 @@ impl Services {
 
     /// When slurmctld was started; `None` if it is a standby, does not respond, or has no slurmdbd.
     async fn active_start(&self) -> Option<u64> {
-        let configuration = configuration_of(&self.config.live_revision()?.files);
+        let configuration = self.config.live_configuration()?;
         if !has_database(&configuration) {
             return None;
         }

@@ -44,7 +44,7 @@ use tracing::info;
 use crate::cli;
 use crate::config_dir::ConfigDir;
 use crate::control::Supervisor;
-use crate::dry_run::{DryRun, configuration_of};
+use crate::dry_run::DryRun;
 use crate::store::Store;
 use admission::Admission;
 use checker::Checker;
@@ -83,8 +83,7 @@ struct Services {
 impl Services {
     /// A client of slurmctld, for commands.
     fn client(&self) -> Result<Client, NoClient> {
-        let live = self.config.live_revision().ok_or(NoClient::NoRevision)?;
-        let configuration = configuration_of(&live.files);
+        let configuration = self.config.live_configuration().ok_or(NoClient::NoRevision)?;
         self.channels.slurmctld.command_client(&configuration)
     }
 }

@@ -18,7 +18,6 @@ use tokio::sync::{Mutex, MutexGuard};
 use tracing::{debug, info};
 
 use super::Services;
-use crate::dry_run::configuration_of;
 
 #[derive(Debug)]
 pub(super) struct Nodes {
@@ -96,10 +95,9 @@ impl Nodes {
         };
         let node = node.as_str();
         let _lock = self.services.channels.slurmctld.lock_members().await;
-        let Some(live) = self.services.config.live_revision() else {
+        let Some(configuration) = self.services.config.live_configuration() else {
             return Ok(());
         };
-        let configuration = configuration_of(&live.files);
         let wanted = partitions_by_feature(&configuration, features);
         if wanted.is_empty() {
             return Ok(());

@@ -20,7 +20,6 @@ use tracing::{debug, info};
 
 use super::Services;
 use super::forgotten_ends::has_database;
-use crate::dry_run::configuration_of;
 
 /// Below the time in which the operator replaces a worker that Slurm does not know. Without a change the response is empty.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -156,8 +155,7 @@ pub(super) async fn poll(services: Arc<Services>) -> Infallible {
 
 impl Services {
     async fn request_registrations(&self, time: &mut u64, nodes: &mut Vec<LiveNode>) -> Result<(), String> {
-        let live = self.config.live_revision().ok_or("there is no revision")?;
-        let configuration = configuration_of(&live.files);
+        let configuration = self.config.live_configuration().ok_or("there is no revision")?;
         let slurmctld = &self.channels.slurmctld;
         let client = slurmctld.read_client(&configuration);
         let client = client.map_err(|error| error.to_string())?;

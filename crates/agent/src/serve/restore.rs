@@ -9,7 +9,6 @@ use tracing::info;
 
 use super::Services;
 use super::command_channels::no_channel;
-use crate::dry_run::configuration_of;
 
 /// An unclear response is an error; the result names what slurmctld rejected.
 pub(super) async fn restore(
@@ -18,10 +17,9 @@ pub(super) async fn restore(
 ) -> Result<Restored, Refusal> {
     // No push may be between its orders to slurmctld and its files.
     let _lock = channels.slurmctld.lock_members().await;
-    let live = config
-        .live_revision()
+    let configuration = config
+        .live_configuration()
         .ok_or_else(|| Refusal::failed("there is no revision in the configuration directory"))?;
-    let configuration = configuration_of(&live.files);
     let PartitionCommand { partition, restore } = command;
     info!(%partition, keys = ?restore, "restoring settings of a partition");
     let conf = configuration.slurm_conf_document();
