@@ -1,5 +1,8 @@
 //! Every effect of a scenario is a crash point: the process that did it dies right after it, and the world comes to the same end.
 
+mod scenario;
+mod snapshot;
+
 use std::{
     collections::BTreeMap,
     panic::AssertUnwindSafe,
@@ -12,98 +15,18 @@ use std::{
 };
 
 use futures::FutureExt as _;
-use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use self::{scenario::settle, snapshot::snapshot};
 use crate::{
     log, oracles, panics, script,
-    slurm::Submission,
-    world::{NAMESPACE, World, crash, elapsed},
+    world::{World, crash},
 };
 
-/// A scenario ends within this time of its start, whatever died.
-const END: Duration = Duration::from_mins(15);
+pub use self::scenario::Scenario;
 
 /// Then everything is written.
 const QUIET: Duration = Duration::from_mins(1);
-
-/// Something that people do, during which processes die.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scenario {
-    Install,
-    ScaleIn,
-    Update,
-    Configure,
-    Partition,
-    DeleteNodeSet,
-}
-
-impl Scenario {
-    pub const ALL: [Self; 6] = [
-        Self::Install,
-        Self::ScaleIn,
-        Self::Update,
-        Self::Configure,
-        Self::Partition,
-        Self::DeleteNodeSet,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Install => "install",
-            Self::ScaleIn => "scale-in with a job",
-            Self::Update => "update",
-            Self::Configure => "configuration",
-            Self::Partition => "partition made and deleted",
-            Self::DeleteNodeSet => "deletion of a NodeSet",
-        }
-    }
-
-    /// What people do, until it is done.
-    async fn play(self, world: &World) {
-        let changed = |plural: &str, name: &str, spec: Value| world.patch(plural, name, &json!({ "spec": spec }));
-        match self {
-            Self::Install => script::create_cluster(world, 2),
-            Self::ScaleIn => {
-                let job = Submission {
-                    nodes: 2,
-                    ..Submission::new("compute", Duration::from_mins(1))
-                };
-                script::submit(world, job).unwrap();
-                sleep(Duration::from_secs(5)).await;
-                changed("nodesets", "compute", json!({ "replicas": 1 }));
-            }
-            Self::Update => drop(changed(
-                "nodesets",
-                "compute",
-                json!({ "slurmd": { "image": "slurmd:2" } }),
-            )),
-            Self::Configure => drop(changed(
-                "controllers",
-                "slurm",
-                json!({ "extraConf": "BatchStartTimeout=30\n" }),
-            )),
-            Self::Partition => {
-                let meta = json!({ "name": "debug", "namespace": NAMESPACE });
-                let spec = json!({ "controllerRef": { "name": "slurm" }, "nodeSets": ["compute"], "maxTime": 30 });
-                let kind = json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Partition", "metadata": meta, "spec": spec });
-                world.create("partitions", kind);
-                settle(world).await;
-                world.delete("partitions", "debug", &json!({}));
-            }
-            Self::DeleteNodeSet => drop(world.delete("nodesets", "compute", &json!({}))),
-        }
-        settle(world).await;
-    }
-}
-
-async fn settle(world: &World) {
-    let begin = elapsed();
-    while let Some(why) = oracles::differs(world) {
-        assert!(elapsed().saturating_sub(begin) < END, "not within {END:?}: {why}");
-        sleep(Duration::from_secs(1)).await;
-    }
-}
 
 /// The end of a scenario.
 #[derive(Debug)]
@@ -130,6 +53,8 @@ fn play(scenario: Scenario, deadly: Option<u64>) -> Played {
             let plan = crash::end();
             sleep(QUIET).await;
             settle(&world).await;
+            let problems = [oracles::problems(&world), oracles::judge_writers(&world)].concat();
+            assert!(problems.is_empty(), "{problems:?}");
             (plan, snapshot(&world))
         };
         match AssertUnwindSafe(run).catch_unwind().await {
@@ -211,94 +136,4 @@ fn difference(wanted: &[String], end: &Result<Vec<String>, String>) -> Option<St
     let lacks = wanted.iter().find(|line| !end.contains(line));
     let extra = end.iter().find(|line| !wanted.contains(line));
     (lacks.is_some() || extra.is_some()).then(|| format!("lacks {lacks:?}, has {extra:?}"))
-}
-
-/// Objects and Slurm's state, without what differs between two runs of the same scenario.
-fn snapshot(world: &World) -> Vec<String> {
-    let mut lines = Vec::new();
-    for plural in world.plurals() {
-        if ["leases", "events", "nodes", "customresourcedefinitions"].contains(&plural.as_str()) {
-            continue;
-        }
-        for object in world.all(&plural) {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            // Its name is that of its content, and contents of the past may be more.
-            if plural == "controllerrevisions" {
-                continue;
-            }
-            collect(&format!("{plural}/{name}"), &object, &mut lines);
-        }
-    }
-    let slurm = world.slurm();
-    if let Some(state) = world.active().and_then(|active| slurm.state(active).ok()) {
-        for node in state.nodes.values() {
-            let names = state.node_state_names(node, elapsed());
-            lines.push(format!(
-                "node {} {names:?} {:?} {:?}",
-                node.name, node.reason, node.features
-            ));
-        }
-        for partition in state.partitions.values() {
-            lines.push(format!(
-                "partition {} {} {}",
-                partition.name, partition.state, partition.nodes
-            ));
-        }
-        for job in state.jobs.values() {
-            lines.push(format!("job {} {:?} {}", job.id, job.phase, job.restarts));
-        }
-    }
-    for job in &slurm.ledger.jobs {
-        lines.push(format!("job {} ran {} times", job.id, job.runs.len()));
-    }
-    lines
-}
-
-/// Fields that differ between two runs: identities, times, places, and numbers of revisions.
-const VOLATILE: [&str; 26] = [
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "generation",
-    "observedGeneration",
-    "managedFields",
-    "lastTransitionTime",
-    "message",
-    "startTime",
-    "startedAt",
-    "finishedAt",
-    "podIP",
-    "podIPs",
-    "nodeName",
-    "binaryData",
-    "configuration",
-    "applied",
-    "history",
-    "currentRevision",
-    "updateRevision",
-    "collisionCount",
-    "slinky.slurm.net/candidate",
-    "nodeset.slinky.slurm.net/pod-deadline",
-    "conditions",
-    "ownerReferences",
-    "finalizers",
-];
-
-fn collect(path: &str, value: &Value, lines: &mut Vec<String>) {
-    match value {
-        Value::Object(fields) => {
-            let is_history = path.starts_with("configmaps/") && path.contains("-history/");
-            for (key, value) in fields {
-                if !VOLATILE.contains(&key.as_str()) && !is_history {
-                    collect(&format!("{path}/{key}"), value, lines);
-                }
-            }
-        }
-        Value::Array(elements) => {
-            for (index, value) in elements.iter().enumerate() {
-                collect(&format!("{path}/{index}"), value, lines);
-            }
-        }
-        value => lines.push(format!("{path} = {value}")),
-    }
 }

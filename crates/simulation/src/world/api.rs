@@ -186,13 +186,17 @@ impl Access {
         let (path, method) = (request.uri().path().to_owned(), request.method().clone());
         let is_deletion = self.is_deletion(&request);
         self.server.store().set_now(timestamp());
+        let holders = self.holders();
         let answer = self.server.answer(request).await;
         if is_deletion && answer.status().is_success() {
             let mut words = path.split('/').skip_while(|word| *word != "pods");
             self.note_deleted_pod(process, words.nth(1).unwrap_or_default());
         }
-        if is_write && !is_no_effect(&path) {
-            crash::effect("write", &format!("{method} {path}"), life);
+        // Renewals of a lease are no effects, its acquisition is.
+        let is_acquisition = path.contains("/leases") && self.holders() != holders;
+        if is_acquisition || (is_write && !is_no_effect(&path)) {
+            let kind = if is_acquisition { "lease" } else { "write" };
+            crash::effect(kind, &format!("{method} {path}"), life);
             std::future::poll_fn(|context| life.poll_runnable(context)).await;
         }
         if lost {
@@ -203,6 +207,13 @@ impl Access {
             Some(lasts) => self.delayed(process, target.plural, answer, lasts),
             None => answer,
         }
+    }
+
+    /// Whom the leases name.
+    fn holders(&self) -> Vec<serde_json::Value> {
+        let store = self.server.store();
+        let holders = store.all("leases").map(|lease| lease["spec"]["holderIdentity"].clone());
+        holders.collect()
     }
 
     /// Whether a request deletes a pod that is not ending yet.

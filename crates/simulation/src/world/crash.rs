@@ -138,12 +138,7 @@ impl Simulated {
             return Err(FileError::new("write", path, io::ErrorKind::BrokenPipe.into()));
         }
         change()?;
-        let kind = if self.programs.is_some() {
-            "file of serve"
-        } else {
-            "file of supervise"
-        };
-        effect(kind, &path.to_string_lossy(), &self.life);
+        effect(self.change, &path.to_string_lossy(), &self.life);
         Ok(())
     }
 }

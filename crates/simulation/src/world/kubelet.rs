@@ -212,6 +212,7 @@ impl World {
             network: self.network.clone(),
             life: Life::lasting(),
             programs: None,
+            change: "file of a pod",
         };
         machine.files.mount("/", Disk::default());
         self.network.place(&machine.address, node);

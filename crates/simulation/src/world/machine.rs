@@ -168,6 +168,8 @@ pub struct Simulated {
     pub network: Network,
     pub life: Life,
     pub programs: Option<Arc<dyn Programs>>,
+    /// The kind of effect that a change of a file by it is.
+    pub change: &'static str,
 }
 
 impl fmt::Debug for Simulated {

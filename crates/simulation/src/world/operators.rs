@@ -59,6 +59,7 @@ impl World {
             network: self.network.clone(),
             life: life.clone(),
             programs: None,
+            change: "file of an operator",
         };
         self.network.place(&machine.address, name);
         let host = machine.host();

@@ -82,8 +82,15 @@ impl ControllerPod {
             let cli::Command::Prepare(options) = self.command("prepare", "prepare") else {
                 unreachable!()
             };
-            match agent::prepare::run(&self.machine.host(), &options) {
-                Ok(()) => break,
+            let life = Life::default();
+            let machine = Simulated {
+                life: life.clone(),
+                change: "file of prepare",
+                ..self.machine.clone()
+            };
+            match agent::prepare::run(&machine.host(), &options) {
+                Ok(()) if !life.is_dead() => break,
+                Ok(()) => self.world.tell("prepare dies"),
                 Err(error) => self.world.tell(format!("prepare fails: {error}")),
             }
             sleep(Duration::from_secs(10)).await;
@@ -111,6 +118,7 @@ impl ControllerPod {
             let machine = Simulated {
                 life: life.clone(),
                 programs: Some(Arc::new(self.clone())),
+                change: "file of serve",
                 ..self.machine.clone()
             };
             let cli::Command::Serve(options) = self.command("serve", "reconfigure") else {
@@ -141,6 +149,7 @@ impl ControllerPod {
             }
             let machine = Simulated {
                 life: life.clone(),
+                change: "file of supervise",
                 ..self.machine.clone()
             };
             let cli::Command::Supervise(options) = self.command("supervise", "slurmctld") else {

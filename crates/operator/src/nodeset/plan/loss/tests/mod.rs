@@ -268,3 +268,17 @@ fn an_unreachable_worker_is_recorded_until_it_is_dead_or_back() {
     let moved = with(worker(0), &[("/spec/nodeName", json!("k2"))]);
     assert_eq!(noted(vec![moved, away(), host("k2")], before), "");
 }
+
+#[test]
+fn a_worker_whose_node_is_back_is_looked_at_again_once_it_counts_as_back() {
+    let back = |since: &str| with(host("k1"), &[("/status/conditions/0/lastTransitionTime", json!(since))]);
+    for (case, node, expected) in [
+        ("it has just come back", back("2026-01-01T00:59:55Z"), Some(65)),
+        ("it counts as back", back("2026-01-01T00:58:50Z"), None),
+        ("it does not answer", not_ready(host("k1")), None),
+    ] {
+        let all = vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 })), worker(0), node];
+        let left = until_back(&observed_exactly("compute", all, unknown()));
+        assert_eq!(left, expected.map(Duration::from_secs), "{case}");
+    }
+}
