@@ -8,7 +8,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
@@ -82,29 +82,43 @@ fn play(scenario: Scenario, deadly: Option<u64>) -> Played {
 pub struct Report {
     /// Effects by kind.
     pub counts: BTreeMap<&'static str, u64>,
-    pub played: u64,
+    pub played: usize,
     pub failures: Vec<String>,
 }
 
 /// Plays a scenario once for every n-th effect, on several threads.
 pub fn check(scenario: Scenario, every: u64, threads: usize) -> Report {
+    check_points(scenario, threads, |points| {
+        (1..=points).step_by(every.max(1).try_into().unwrap_or(1)).collect()
+    })
+}
+
+/// Plays a scenario with so many deaths, spread over its effects.
+pub fn sample(scenario: Scenario, deaths: u64) -> Report {
+    check_points(scenario, 1, |points| {
+        let point = |number: u64| (2 * number + 1) * points / (2 * deaths) + 1;
+        (0..deaths).map(point).filter(|point| *point <= points).collect()
+    })
+}
+
+fn check_points(scenario: Scenario, threads: usize, choose: impl FnOnce(u64) -> Vec<u64>) -> Report {
     let whole = play(scenario, None);
-    let Ok(end) = whole.end else {
-        return Report {
-            failures: vec![format!("{}: {:?}", scenario.name(), whole.end)],
-            ..Report::default()
-        };
+    let end = match whole.end {
+        Ok(end) => end,
+        Err(why) => {
+            return Report {
+                failures: vec![format!("{} without a death: {why}", scenario.name())],
+                ..Report::default()
+            };
+        }
     };
-    let points: u64 = whole.plan.counts.values().sum();
-    let (next, failures) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
+    let chosen = choose(whole.plan.counts.values().sum());
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
-        loop {
-            let point = next.fetch_add(1, Ordering::Relaxed) * every + 1;
-            if point > points {
-                break;
-            }
+        while let Some(&point) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             let played = play(scenario, Some(point));
-            if let Some(why) = difference(&end, &played.end) {
+            let missed = played.plan.struck.is_none().then(|| "no process died".to_owned());
+            if let Some(why) = missed.or_else(|| difference(&end, &played.end)) {
                 let struck = played.plan.struck.unwrap_or_default();
                 let text = format!("{}, point {point} ({struck}): {why}", scenario.name());
                 failures.lock().unwrap().insert(point, text);
@@ -118,7 +132,7 @@ pub fn check(scenario: Scenario, every: u64, threads: usize) -> Report {
     });
     Report {
         counts: whole.plan.counts,
-        played: points.div_ceil(every),
+        played: chosen.len(),
         failures: failures.into_inner().unwrap().into_values().collect(),
     }
 }

@@ -92,7 +92,10 @@ impl Scenario {
                 let pod = world.get("pods", "compute-0").unwrap();
                 let node = pod["spec"]["nodeName"].as_str().unwrap().to_owned();
                 world.patch("nodes", &node, &json!({ "spec": { "unschedulable": true } }));
-                until(world, "compute-0 is not drained", |world| is_drained(world, "compute-0")).await;
+                until(world, "compute-0 is not drained", |world| {
+                    is_drained(world, "compute-0")
+                })
+                .await;
                 world.patch("nodes", &node, &json!({ "spec": { "unschedulable": null } }));
             }
             Self::Takeover => {

@@ -111,8 +111,7 @@ impl Lines<'_> {
         let elements = value.as_array().map(Vec::as_slice).unwrap_or_default();
         let lines: Vec<String> = match key {
             "conditions" => {
-                let text =
-                    |one: &Value| format!("{path}/{} = {} {}", one["type"], one["status"], one["reason"]);
+                let text = |one: &Value| format!("{path}/{} = {} {}", one["type"], one["status"], one["reason"]);
                 elements.iter().map(text).collect()
             }
             "finalizers" => elements.iter().map(|one| format!("{path} has {one}")).collect(),

@@ -277,7 +277,13 @@ fn a_worker_whose_node_is_back_is_looked_at_again_once_it_counts_as_back() {
         ("it counts as back", back("2026-01-01T00:58:50Z"), None),
         ("it does not answer", not_ready(host("k1")), None),
     ] {
-        let all = vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 })), worker(0), node];
+        let all = vec![
+            controller(),
+            slurm_key(),
+            nodeset(&json!({ "replicas": 1 })),
+            worker(0),
+            node,
+        ];
         let left = until_back(&observed_exactly("compute", all, unknown()));
         assert_eq!(left, expected.map(Duration::from_secs), "{case}");
     }
