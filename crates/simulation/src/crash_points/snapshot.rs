@@ -128,3 +128,44 @@ impl Lines<'_> {
         self.lines.extend(lines);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lines(object: &Value) -> Vec<String> {
+        let (live, mut lines) = (BTreeSet::from(["u1".to_owned()]), Vec::new());
+        Lines {
+            live: &live,
+            lines: &mut lines,
+        }
+        .collect("pods/a", object);
+        lines
+    }
+
+    #[test]
+    fn conditions_finalizers_and_owners_are_compared_without_times_and_identities() {
+        let object = json!({
+            "metadata": {
+                "uid": "u2",
+                "finalizers": ["f"],
+                "ownerReferences": [
+                    { "kind": "NodeSet", "name": "here", "uid": "u1", "controller": true },
+                    { "kind": "NodeSet", "name": "gone", "uid": "u0", "controller": false },
+                ],
+            },
+            "status": { "conditions": [
+                { "type": "Ready", "status": "True", "reason": "InService", "lastTransitionTime": "now", "message": "2 of 2" },
+            ] },
+        });
+        let expected = [
+            r#"pods/a/metadata/finalizers has "f""#,
+            r#"pods/a/metadata/ownerReferences has "NodeSet" "here", controller: true, exists: true"#,
+            r#"pods/a/metadata/ownerReferences has "NodeSet" "gone", controller: false, exists: false"#,
+            r#"pods/a/status/conditions/"Ready" = "True" "InService""#,
+        ];
+        assert_eq!(lines(&object), expected);
+    }
+}
