@@ -55,6 +55,9 @@ fn play(scenario: Scenario, deadly: Option<u64>) -> Played {
             settle(&world).await;
             let problems = [oracles::problems(&world), oracles::judge_writers(&world)].concat();
             assert!(problems.is_empty(), "{problems:?}");
+            for job in &world.slurm().ledger.jobs {
+                assert_eq!(job.runs.len(), 1, "{job:?}");
+            }
             (plan, snapshot(&world))
         };
         match AssertUnwindSafe(run).catch_unwind().await {

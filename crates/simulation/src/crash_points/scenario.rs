@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{
     oracles, script,
-    slurm::Submission,
+    slurm::{State, Submission},
     world::{BAD_LINES, NAMESPACE, World, elapsed},
 };
 
@@ -75,8 +75,10 @@ impl Scenario {
             Self::Configure => configure("BatchStartTimeout=30"),
             Self::Refused => {
                 start_job(world, Duration::from_mins(3)).await;
-                configure(BAD_LINES[1]);
+                // A line that does not wait for the end of jobs.
+                configure(BAD_LINES[4]);
                 until(world, "the configuration is not refused", is_refused).await;
+                assert!(!is_idle(world, "compute-0"), "the job has ended before the refusal");
                 configure("BatchStartTimeout=30");
             }
             Self::Partition => {
@@ -134,14 +136,21 @@ fn is_refused(world: &World) -> bool {
     conditions.any(|condition| condition["type"] == "ConfigurationApplied" && condition["reason"] == "ConfigRejected")
 }
 
-/// Whether a node takes no jobs and has none.
-fn is_drained(world: &World, name: &str) -> bool {
+/// What a slurmctld that responds shows.
+fn shows(world: &World, holds: impl FnOnce(&State) -> bool) -> bool {
     let slurm = world.slurm();
     let state = world.active().and_then(|active| slurm.state(active).ok());
-    state.is_some_and(|state| {
-        let drains = state.nodes.get(name).is_some_and(|node| node.has(NodeFlag::Drain));
-        drains && state.jobs_on(name).next().is_none()
-    })
+    state.is_some_and(holds)
+}
+
+fn is_idle(world: &World, name: &str) -> bool {
+    shows(world, |state| state.jobs_on(name).next().is_none())
+}
+
+/// Whether a node takes no jobs and has none.
+fn is_drained(world: &World, name: &str) -> bool {
+    let drains = |state: &State| state.nodes.get(name).is_some_and(|node| node.has(NodeFlag::Drain));
+    shows(world, drains) && is_idle(world, name)
 }
 
 async fn until(world: &World, what: &str, holds: impl Fn(&World) -> bool) {
