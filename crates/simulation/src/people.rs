@@ -1,8 +1,8 @@
 //! What people do in a history.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use slurm::node::NodeFlag;
 
 use crate::{
@@ -18,6 +18,12 @@ use crate::{
 
 /// Reasons that people write.
 pub(crate) const REASONS: [&str; 2] = ["disk check", "broken fan"];
+
+/// The reason of people who let go a worker that they resumed while it was to leave.
+const MAY_LEAVE: &str = "may leave";
+
+/// The annotation of a worker that was chosen to leave.
+const LEAVING: &str = "nodeset.slinky.slurm.net/leaving";
 
 /// The states by which people close a partition.
 const CLOSED: [&str; 3] = ["DOWN", "DRAIN", "INACTIVE"];
@@ -293,9 +299,14 @@ impl History {
 
     /// Everything that people ordered in Slurm is lifted, also where a new worker inherited it.
     pub(crate) fn lift_orders(&mut self) {
+        let leaving = self.leaving();
         let theirs = |state: &State| {
             let nodes = state.nodes.values();
-            let of_people = nodes.filter(|node| REASONS.iter().any(|reason| node.reason.contains(reason)));
+            let of_people = nodes.filter(|node| {
+                // The successor of an updated worker inherits the drain; a worker may also stay after all.
+                let has_left = node.reason.contains(MAY_LEAVE) && !leaving.contains(&node.name);
+                has_left || REASONS.iter().any(|reason| node.reason.contains(reason))
+            });
             of_people.map(|node| node.name.clone()).collect()
         };
         for name in self.shown(theirs) {
@@ -309,7 +320,7 @@ impl History {
                     .split("; ")
                     .filter(|part| part.contains("an administrator resumed it in Slurm"));
                 for name in asked.filter_map(|part| part.split_whitespace().nth(1)) {
-                    self.order(name, Some(NodeOrder::Drain), Some("may leave"));
+                    self.order(name, Some(NodeOrder::Drain), Some(MAY_LEAVE));
                 }
             }
         }
@@ -343,6 +354,17 @@ impl History {
                 self.open_partition(&name);
             }
         }
+    }
+
+    /// Nodes whose workers an operator has chosen to leave.
+    fn leaving(&self) -> Vec<String> {
+        let pods = self.world.all("pods");
+        let leave = |pod: &&Arc<Value>| {
+            let meta = &pod["metadata"];
+            meta["annotations"][LEAVING].is_string() || meta["deletionTimestamp"].is_string()
+        };
+        let names = pods.iter().filter(leave).filter_map(|pod| pod["spec"]["hostname"].as_str());
+        names.map(str::to_owned).collect()
     }
 
     fn partition(&self) {

@@ -20,6 +20,9 @@ use crate::{
 /// The operator polls Slurm every five seconds, and a change of a partition's state is delivered within seconds of that.
 const NOTICED: Duration = Duration::from_secs(30);
 
+/// A removal that is under way goes on for so long when people want the worker again: an order is given up after ten seconds.
+const REMOVED: Duration = Duration::from_mins(1);
+
 /// The kinds whose spec people write.
 const KINDS: [&str; 3] = ["controllers", "nodesets", "partitions"];
 
@@ -49,8 +52,8 @@ struct NodeState {
     reason: String,
     /// slurmctld has saved it.
     durable: bool,
-    /// Its worker was to be removed since, so that its record may go.
-    may_go: bool,
+    /// When its worker was last to be removed, so that its record may go.
+    unwanted: Option<Duration>,
 }
 
 impl NodeState {
@@ -91,7 +94,7 @@ impl Orders {
             down: false,
             reason: String::new(),
             durable: false,
-            may_go: false,
+            unwanted: None,
         };
         let order = self.nodes.entry(node.to_owned()).or_insert_with(new);
         order.durable = false;
@@ -130,9 +133,10 @@ impl Orders {
         self.partitions.remove(partition);
     }
 
-    /// People have just changed objects.
+    /// People have just changed objects. What they do not want any more may be gone at the next look.
     pub fn note_objects(&mut self, world: &World) {
         self.objects = objects(world);
+        self.note_what_may_go(world);
     }
 
     /// Faults end at `faults_end`.
@@ -147,6 +151,11 @@ impl Orders {
             self.slurmctld = Some(active);
         }
         self.note_what_may_go(world);
+        // A removal that was under way when people wanted the worker again has ended.
+        let ended = |since: Duration| elapsed().saturating_sub(since.max(faults_end)) > REMOVED;
+        for order in self.nodes.values_mut() {
+            order.unwanted = order.unwanted.filter(|since| !ended(*since));
+        }
         let slurm = world.slurm();
         let Ok(state) = slurm.state(active) else {
             return failures;
@@ -162,7 +171,7 @@ impl Orders {
         let mut failures = Vec::new();
         self.nodes.retain(|name, order| {
             let Some(node) = state.nodes.get(name) else {
-                if !order.may_go {
+                if order.unwanted.is_none() {
                     failures.push(format!("a person ordered {order:?} of {name}, and its record is gone"));
                 }
                 return false;
@@ -229,11 +238,14 @@ impl Orders {
         for (name, order) in &mut self.nodes {
             let set_name = name.rsplit_once('-').map_or("", |(set, _)| set);
             let set = sets.iter().find(|set| set["metadata"]["name"] == set_name);
-            order.may_go |= set.is_none_or(|set| {
+            let may_go = set.is_none_or(|set| {
                 let wanted = set["spec"]["replicas"].as_u64().unwrap_or(1);
                 let owned = |pod: &&Arc<Value>| pod["metadata"]["ownerReferences"][0]["uid"] == set["metadata"]["uid"];
                 set["metadata"]["deletionTimestamp"].is_string() || pods.iter().filter(owned).count() as u64 > wanted
             });
+            if may_go {
+                order.unwanted = Some(elapsed());
+            }
         }
     }
 
