@@ -235,13 +235,20 @@ impl Orders {
     fn note_what_may_go(&mut self, world: &World) {
         let sets = world.all("nodesets");
         let pods = world.all("pods");
+        let ordinal = |name: &str| name.rsplit_once('-').and_then(|(_, number)| number.parse::<u64>().ok());
         for (name, order) in &mut self.nodes {
             let set_name = name.rsplit_once('-').map_or("", |(set, _)| set);
             let set = sets.iter().find(|set| set["metadata"]["name"] == set_name);
             let may_go = set.is_none_or(|set| {
                 let wanted = set["spec"]["replicas"].as_u64().unwrap_or(1);
                 let owned = |pod: &&Arc<Value>| pod["metadata"]["ownerReferences"][0]["uid"] == set["metadata"]["uid"];
-                set["metadata"]["deletionTimestamp"].is_string() || pods.iter().filter(owned).count() as u64 > wanted
+                let numbers = pods.iter().filter(owned).map(|pod| ordinal(pod["metadata"]["name"].as_str()?));
+                let numbers: Vec<Option<u64>> = numbers.collect();
+                // An update gives the successor a lower number that is free.
+                let higher = numbers.iter().filter(|number| **number > ordinal(name)).count() as u64;
+                let gets_another_name = ordinal(name).is_some_and(|number| number + higher >= wanted);
+                let is_deleted = set["metadata"]["deletionTimestamp"].is_string();
+                is_deleted || numbers.len() as u64 > wanted || gets_another_name
             });
             if may_go {
                 order.unwanted = Some(elapsed());

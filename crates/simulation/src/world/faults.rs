@@ -398,12 +398,11 @@ impl World {
         self.tell(format!("etcd is restored from its backup of {:.0} s", at.as_secs_f64()));
         let before = self.names("pods");
         self.edit(|found| found.restore(&store));
-        self.disturb();
-        // Kubelets end the pods that no longer exist. An operator never knew them, or does not know them any more.
-        let now = self.names("pods");
-        for pod in before.iter().filter(|pod| !now.contains(pod)) {
-            self.lose_worker(pod);
+        // Kubelets end the pods that etcd has forgotten.
+        for gone in before.iter().filter(|name| self.get("pods", name).is_err()) {
+            self.lose_worker(gone);
         }
+        self.disturb();
         self.access.server.cut_watches();
         // What was backed up later is void too.
         self.backups.lock().unwrap().retain(|(later, _)| *later <= at);
