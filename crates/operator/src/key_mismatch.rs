@@ -326,6 +326,7 @@ mod tests {
                 has_other_jwt_key: slurm_key.is_empty(),
                 slurm_key: Some(KeyDigest::of(slurm_key)),
                 refused,
+                superseded: None,
             },
             pods: &pods,
             knowledge,

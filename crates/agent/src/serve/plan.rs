@@ -181,6 +181,7 @@ mod tests {
                 last_words: vec![],
                 key: None,
                 refused_peers: vec![],
+                superseded: None,
             },
             files: files.map(str::to_owned),
             reconfiguring: false,

@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use host::{FileError, Host};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use slurm::agent::{Daemon as DaemonStatus, KeyDigest};
+use slurm::agent::{Daemon as DaemonStatus, KeyDigest, Superseded};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -188,6 +188,11 @@ impl Supervisor {
                 Some(pid) => self.send(pid, Signal::SIGTERM),
                 None => self.arbiter.record_exit(now),
             },
+            Some(Action::Restart) => {
+                if let Some(pid) = self.daemon.restart() {
+                    self.send(pid, Signal::SIGTERM);
+                }
+            }
             Some(Action::Kill) => {
                 if let Some(pid) = self.daemon.main() {
                     self.send(pid, Signal::SIGKILL);
@@ -355,6 +360,13 @@ impl Supervisor {
         }
     }
 
+    /// The later pod of this name, once no daemon is left here.
+    fn superseded(&self) -> Option<Superseded> {
+        let (by, responds) = self.arbiter.later_pod().filter(|_| self.daemon.main().is_none())?;
+        let by = by.to_owned();
+        Some(Superseded { by, responds })
+    }
+
     fn state(&self) -> State {
         let since = self.started_at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let now = self.host.instant();
@@ -367,6 +379,7 @@ impl Supervisor {
                 last_words: self.tail.lines().collect(),
                 key: self.refused_peers.key(),
                 refused_peers: self.refused_peers.list(self.host.unix_time().as_secs()),
+                superseded: self.superseded(),
             },
             files: self.daemon.files.clone(),
             reconfiguring: self.daemon.is_reconfiguring(now),

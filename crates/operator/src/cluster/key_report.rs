@@ -1,9 +1,10 @@
-//! The agent's report about keys: the `slurm.key` that slurmctld has read, and the peers it refuses for another one.
+//! The agent's report about keys: the `slurm.key` that slurmctld has read, and the peers it refuses for another one. The same response
+//! shows whether the pod is one that does not start slurmctld any more.
 
 use std::time::Duration;
 
 use runtime::Key;
-use slurm::agent::{self, InvalidToken, KeyDigest, Refusal, RefusedPeer};
+use slurm::agent::{self, InvalidToken, KeyDigest, Refusal, RefusedPeer, Superseded};
 
 use super::{Cluster, Follower};
 
@@ -21,6 +22,8 @@ pub struct KeyReport {
     pub slurm_key: Option<KeyDigest>,
     /// Peers that sign with another key.
     pub refused: Vec<RefusedPeer>,
+    /// A later pod of its name has its state volume, so that its slurmctld never starts again.
+    pub superseded: Option<Superseded>,
 }
 
 impl KeyReport {
@@ -32,6 +35,7 @@ impl KeyReport {
                 has_other_jwt_key: false,
                 slurm_key: slurmctld.key,
                 refused: slurmctld.refused_peers,
+                superseded: slurmctld.superseded,
             }),
             Err(agent::Error::Refused(Refusal::Token { detail })) if detail == InvalidToken::Signature.to_string() => {
                 Some(Self {
@@ -62,11 +66,12 @@ pub(super) async fn run(cluster: &Cluster) {
     }
 }
 
-/// Whether reconcilers that report keys must run: something is or was wrong, which may end by the clock.
+/// Whether reconcilers that use the report must run: something is or was wrong, which may end by the clock.
 pub(crate) fn is_relevant(before: Option<&KeyReport>, now: Option<&KeyReport>) -> bool {
     let key = |report: Option<&KeyReport>| report.map(|report| (report.has_other_jwt_key, report.slurm_key.clone()));
     let refuses = |report: Option<&KeyReport>| report.is_some_and(|report| !report.refused.is_empty());
-    key(before) != key(now) || refuses(before) || refuses(now)
+    let superseded = |report: Option<&KeyReport>| report.and_then(|report| report.superseded.clone());
+    superseded(before) != superseded(now) || key(before) != key(now) || refuses(before) || refuses(now)
 }
 
 #[cfg(test)]
@@ -101,6 +106,20 @@ mod tests {
             KeyReport::of(String::new(), Err(agent::Error::Refused(Refusal::NotFound))),
             None
         );
+    }
+
+    #[test]
+    fn a_pod_that_does_not_start_slurmctld_any_more_wakes_its_controller() {
+        let superseded = |responds| KeyReport {
+            superseded: Some(Superseded {
+                by: "later".to_owned(),
+                responds,
+            }),
+            ..report(&[])
+        };
+        assert!(is_relevant(Some(&report(&[])), Some(&superseded(true))));
+        assert!(is_relevant(Some(&superseded(true)), Some(&superseded(false))));
+        assert!(!is_relevant(Some(&superseded(true)), Some(&superseded(true))));
     }
 
     #[test]

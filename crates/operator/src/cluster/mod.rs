@@ -34,7 +34,7 @@ use slurm::{
     AdminState, JobHandle,
     agent::{JobCommand, NodeCommand, NodeName, ReservationCommand},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 pub(crate) use self::snapshot::Snapshot;
 pub use self::{
@@ -49,14 +49,11 @@ use self::{
     deliver::Delivery,
     external::External,
     partition_reports::{PartitionReport, PartitionReports},
-    poll::Poll,
+    poll::{Poll, Polled},
     sent_revisions::SentRevision,
     snapshot::Memory,
 };
 use crate::{configuration_metrics::ConfigurationMetrics, kinds::Caches};
-
-/// The poll interval is at most 5 s and a poll times out after 20 s: an older result counts as unknown.
-const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// The minimum time between two requested polls.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -129,12 +126,7 @@ impl Clusters {
         let poll = &self.cluster(controller).poll;
         poll.start();
         let latest = poll.latest.borrow().clone();
-        match latest.unwrap_or_default() {
-            Knowledge::Known(seen) if self.age(&seen) > MAX_AGE => {
-                Knowledge::unknown(format!("Slurm has not responded for more than {} s", MAX_AGE.as_secs()))
-            }
-            knowledge => knowledge,
-        }
+        latest.map_or_else(Knowledge::default, |latest| latest.current(self.instant()))
     }
 
     /// Like [`knowledge`](Self::knowledge), but waits for the first response of a cluster that is not polled yet.
@@ -149,12 +141,12 @@ impl Clusters {
 
     /// Polls now and waits for the result, so that the decision after an order is not made on the state before it.
     pub async fn poll_now(&self, controller: &Key, timeout: Duration) {
-        let begin = self.shared.clock.now();
+        let begin = self.instant();
         let cluster = self.cluster(controller);
         let mut polls = cluster.poll.latest.subscribe();
         polls.mark_unchanged();
         cluster.poll.request_with_jobs();
-        let is_new = |latest: &Knowledge| latest.known().is_none_or(|seen| seen.at >= begin);
+        let is_new = |latest: &Polled| latest.knowledge.known().is_none() || latest.begun >= begin;
         let polled = async {
             while polls.changed().await.is_ok() {
                 if polls.borrow_and_update().as_ref().is_some_and(is_new) {
@@ -169,11 +161,13 @@ impl Clusters {
     /// Requests a poll without waiting for it. Returns false if Slurm did not respond last time: polling more often would not help.
     /// Skips the request if the last poll is recent, since many may call this.
     pub fn poll_soon(&self, controller: &Key) -> bool {
-        let Knowledge::Known(seen) = self.knowledge(controller) else {
+        if self.knowledge(controller).known().is_none() {
             return false;
-        };
-        if self.age(&seen) >= MIN_POLL_INTERVAL {
-            self.cluster(controller).poll.requests.notify_one();
+        }
+        let cluster = self.cluster(controller);
+        let latest = cluster.poll.latest.borrow().clone();
+        if latest.is_none_or(|latest| latest.age(self.instant()) >= MIN_POLL_INTERVAL) {
+            cluster.poll.requests.notify_one();
         }
         true
     }
@@ -274,8 +268,8 @@ impl Clusters {
         Arc::clone(cluster)
     }
 
-    fn age(&self, seen: &Seen) -> Duration {
-        Duration::try_from(self.shared.clock.now().duration_since(seen.at)).unwrap_or_default()
+    fn instant(&self) -> Instant {
+        self.shared.clock.host().instant()
     }
 }
 

@@ -12,7 +12,10 @@ use std::{
 use api::{Controller, NodeSet, Partition};
 use kube::ResourceExt;
 use runtime::Key;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tracing::info;
 
 use super::{
@@ -27,6 +30,9 @@ const BUSY: Duration = Duration::from_secs(1);
 /// The longest interval while nothing changes. Each poll without a change makes the interval 1.5 times as long.
 const QUIET: Duration = Duration::from_secs(5);
 
+/// The poll interval is at most 5 s and a poll times out after 20 s: an older result counts as unknown.
+const MAX_AGE: Duration = Duration::from_secs(30);
+
 /// An object that follows jobs. Listing jobs is slow, so they are listed only while a decision depends on them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Follower {
@@ -40,9 +46,34 @@ pub enum Follower {
 #[derive(Debug, Default)]
 pub(super) struct Poll {
     /// `None` until the first poll has ended, and while polling is stopped.
-    pub(super) latest: watch::Sender<Option<Knowledge>>,
+    pub(super) latest: watch::Sender<Option<Polled>>,
     pub(super) requests: Notify,
     jobs_requested: AtomicBool,
+}
+
+/// The result of one poll.
+#[derive(Clone, Debug)]
+pub(super) struct Polled {
+    pub(super) knowledge: Knowledge,
+    /// When the poll began, by the monotonic clock: a step of the wall clock makes no old result new.
+    pub(super) begun: Instant,
+}
+
+impl Polled {
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.begun)
+    }
+
+    /// What is known now: an old result is not.
+    pub(super) fn current(self, now: Instant) -> Knowledge {
+        let age = self.age(now);
+        match self.knowledge {
+            Knowledge::Known(_) if age > MAX_AGE => {
+                Knowledge::unknown(format!("Slurm has not responded for more than {} s", MAX_AGE.as_secs()))
+            }
+            knowledge => knowledge,
+        }
+    }
 }
 
 impl Poll {
@@ -78,8 +109,9 @@ pub(super) async fn run(cluster: &Cluster) {
             continue;
         }
         let with_jobs = poll.jobs_requested.swap(false, Ordering::AcqRel) || !followers.is_empty();
-        let before = poll.latest.borrow().clone();
+        let before = poll.latest.borrow().clone().map(|polled| polled.knowledge);
         let seen_before = before.as_ref().and_then(Knowledge::known);
+        let begun = cluster.host().instant();
         let mut now = cluster.observe(with_jobs).await;
         match &mut now {
             Knowledge::Known(seen) => {
@@ -96,7 +128,10 @@ pub(super) async fn run(cluster: &Cluster) {
             }
             Knowledge::Unknown { .. } => {}
         }
-        poll.latest.send_replace(Some(now.clone()));
+        poll.latest.send_replace(Some(Polled {
+            knowledge: now.clone(),
+            begun,
+        }));
         let mut woken = followers;
         let changed = cluster.changed_node_sets(&sets, before.as_ref(), &now);
         woken.extend(changed.into_iter().map(Follower::NodeSet));
@@ -244,6 +279,20 @@ mod tests {
     use serde_json::json;
 
     use super::{super::tests::clusters, *};
+
+    #[test]
+    fn an_old_result_is_unknown_though_the_wall_clock_was_set_back() {
+        let begun = Instant::now();
+        // By the wall clock it is of the future.
+        let seen = Seen::of_nodes(Vec::new(), Timestamp::MAX);
+        let polled = Polled {
+            knowledge: Knowledge::Known(seen.into()),
+            begun,
+        };
+        let known = |age| polled.clone().current(begun + age).known().is_some();
+        assert!(known(MAX_AGE));
+        assert!(!known(MAX_AGE + Duration::from_secs(1)));
+    }
 
     #[tokio::test]
     async fn a_record_without_a_pod_belongs_to_the_set_in_its_comment() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::Controller;
-use slurm::revision::Digest;
+use slurm::{agent::Superseded, revision::Digest};
 
 use super::{
     Cluster, Knowledge, Seen,
@@ -29,6 +29,8 @@ pub(crate) struct Snapshot {
     pub(crate) external: Option<(String, Option<Arc<View>>)>,
     /// Nodes that have not applied the last change.
     pub(crate) lagging: Lagging,
+    /// The UID of the pod whose agent last reported, if a later pod of its name has its state volume.
+    pub(crate) superseded: Option<(String, Superseded)>,
 }
 
 impl Snapshot {
@@ -62,6 +64,7 @@ impl Cluster {
             let status = status.and_then(|status| status.configuration.as_ref());
             memory.node_starts.find_lagging(status, &report, &knowledge)
         });
+        let reported = self.key_report.borrow().clone();
         let external = self.external.borrow();
         let external = external.as_ref();
         Snapshot {
@@ -71,6 +74,7 @@ impl Cluster {
             served,
             external: external.map(|external| (external.address.clone(), external.view())),
             lagging: lagging.unwrap_or_default(),
+            superseded: reported.and_then(|reported| Some((reported.pod, reported.superseded?))),
         }
     }
 }

@@ -108,6 +108,15 @@ async fn carry_out(
             );
             writer.delete::<StatefulSet>(&key.namespace, name, uid).await?;
         }
+        Effect::DeletePod { pod, uid, why } => {
+            info!(controller = %key, %pod, %why, "replacing a pod that does not start slurmctld any more");
+            context.events.warn(
+                controller.as_ref(),
+                reason::POD_SUPERSEDED,
+                format!("pod {pod} is replaced, because it does not start slurmctld any more: {why}"),
+            );
+            writer.delete::<Pod>(&key.namespace, pod, uid).await?;
+        }
     }
     Ok(())
 }

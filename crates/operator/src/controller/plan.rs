@@ -98,6 +98,8 @@ pub(super) enum Effect {
     LabelActive { pod: String, uid: String, active: bool },
     /// Replace a StatefulSet that cannot be changed in place. Its pods are recreated.
     DeleteStatefulSet { name: String, uid: String, why: String },
+    /// Replace a pod that never starts slurmctld again. No slurmctld runs in it.
+    DeletePod { pod: String, uid: String, why: String },
 }
 
 pub(super) fn plan(observed: &Observed) -> Plan {
@@ -133,6 +135,10 @@ pub(super) fn plan(observed: &Observed) -> Plan {
         ..finding
     }));
     let (keys, new_keys) = plan_keys(observed, &mut findings);
+    let replaced_pod = plan_superseded(observed).unwrap_or_else(|finding| {
+        findings.push(finding);
+        None
+    });
     let configuration = configuration::plan(inputs, snapshot, keys.as_ref().map(|keys| &keys.jwt));
     findings.extend(configuration.findings.iter().cloned());
     let planned = plan_pods(observed, &parent, keys.as_ref(), &configuration, &findings);
@@ -164,7 +170,11 @@ pub(super) fn plan(observed: &Observed) -> Plan {
             service_monitors: service_monitor.iter().map(ResourceExt::name_any).collect(),
         }),
         service_monitor,
-        effects: replace.into_iter().chain(plan_labels(observed)).collect(),
+        effects: replace
+            .into_iter()
+            .chain(plan_labels(observed))
+            .chain(replaced_pod)
+            .collect(),
         configuration,
     }
 }
@@ -285,6 +295,34 @@ fn plan_labels(observed: &Observed) -> Vec<Effect> {
         }
     }
     effects
+}
+
+/// A restore of etcd brings a pod back whose successor has its state volume: arbitration does not let it start slurmctld again. It is
+/// the pod that Kubernetes has, so the next one of its name will be the rightful one. The successor yields to that one, if it is alive;
+/// but it may also be a pod of another cluster, and the two would replace each other in turn, so then a person decides.
+fn plan_superseded(observed: &Observed) -> Result<Option<Effect>, Finding> {
+    let Some((uid, superseded)) = &observed.snapshot.superseded else {
+        return Ok(None);
+    };
+    let is_it = |pod: &&Arc<Pod>| pod.uid().as_ref() == Some(uid) && pod.metadata.deletion_timestamp.is_none();
+    let Some(pod) = observed.inputs.pods.iter().find(is_it).map(|pod| pod.name_any()) else {
+        return Ok(None);
+    };
+    let by = &superseded.by;
+    if superseded.responds {
+        return Err(Finding::new(
+            Blocks::Nothing,
+            reason::POD_SUPERSEDED,
+            format!(
+                "pod {pod} does not start slurmctld, because a later pod of this name (UID {by}) is alive on the same state volume, and Kubernetes does not have that pod; if its machine cannot be reached, end it there, or let the next pod take over with `kubectl delete pod {pod}`; if it belongs to another cluster, give that one another volume"
+            ),
+        ));
+    }
+    Ok(Some(Effect::DeletePod {
+        pod,
+        uid: uid.clone(),
+        why: format!("a later pod of its name (UID {by}) had its state volume, and is gone"),
+    }))
 }
 
 /// Returns both keys if they exist, and the keys to generate. Reports those that are missing.

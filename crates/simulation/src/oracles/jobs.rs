@@ -17,12 +17,17 @@ use crate::{
 /// slurmctld knows a new worker this long after its start: slurmd registers at once, and again after 15 s.
 const REGISTERED: Duration = Duration::from_secs(20);
 
-/// The jobs with a process on a host at a time.
+/// For the agent to look at the state volume after its machine went on, and to kill a slurmctld that was replaced meanwhile: nobody can
+/// stop a process that goes on before it goes on. What it wrote is written again by the slurmctld that replaced it.
+const NOTICE: Duration = Duration::from_millis(250);
+
+/// The jobs with a process on a host at a time. Those of a node that a person has set DOWN are over, though their processes may go on
+/// where slurmctld cannot reach them.
 pub(super) fn on_host(world: &World, host: HostId, at: Duration) -> Vec<u32> {
     let slurm = world.slurm();
     let ran = |run: &&Run| run.host == host && run.began < at && run.ended.is_none_or(|(ended, _)| ended > at);
     let jobs = slurm.ledger.jobs.iter();
-    jobs.filter(|job| processes(job).any(|run| ran(&run)))
+    jobs.filter(|job| processes(job).any(|run| ran(&run) && !is_given_up(&slurm, job, run, at)))
         .map(|job| job.id)
         .collect()
 }
@@ -91,7 +96,10 @@ fn judge_runs(
             End::Exited(_) => {}
             End::HostLost => {
                 // Whatever order of ours came when: nobody else ended this pod.
-                if deleted.iter().any(|(host, since)| *host == run.host && *since <= at) {
+                let by_us = |(host, since): &&(HostId, Duration)| {
+                    *host == run.host && *since <= at && !is_given_up(slurm, job, run, *since)
+                };
+                if deleted.iter().any(|deleted| by_us(&deleted)) {
                     failures.push(format!(
                         "job {} on {} ended with its pod, which we deleted",
                         job.id, run.node
@@ -170,12 +178,27 @@ fn unexplained(slurm: &Slurm, severed: &BTreeSet<HostId>, job: &JobHistory, run:
 }
 
 fn concerns(request: &Request, job: &JobHistory, run: &Run) -> bool {
+    // slurmctld ends a job with any of its nodes, also if it never had a process there.
+    let of_launch = |node: &String| {
+        let mut launches = job.launches.iter();
+        *node == run.node || launches.any(|launch| launch.launch == run.launch && launch.nodes.contains(node))
+    };
     match request {
         Request::Cancel(id) | Request::Requeue(id) | Request::CompleteJob { job: id, .. } => *id == job.id,
-        Request::DeleteNode(node) => *node == run.node,
-        Request::UpdateNode { node, update } => *node == run.node && update.state == Some(NodeOrder::Down),
+        Request::DeleteNode(node) => of_launch(node),
+        Request::UpdateNode { node, update } => of_launch(node) && update.state == Some(NodeOrder::Down),
         _ => false,
     }
+}
+
+/// Whether a person had set a node of this run DOWN by then: slurmctld has ended it.
+fn is_given_up(slurm: &Slurm, job: &JobHistory, run: &Run, by: Duration) -> bool {
+    let orders = slurm.ledger.orders.iter();
+    let mut in_time = orders.filter(|order| order.at >= run.began && order.at <= by && order.failure.is_none());
+    in_time.any(|order| {
+        let is_down = matches!(order.request, Request::UpdateNode { .. });
+        order.sender == "person" && is_down && concerns(&order.request, job, run)
+    })
 }
 
 /// Whether a person ended the job, or a node of it (of this run, or of any).
@@ -209,6 +232,11 @@ pub fn judge_writers(world: &World) -> Vec<String> {
     let mut failures = Vec::new();
     for write in &slurm.ledger.writes {
         let since = began.get(&write.writer).copied().unwrap_or_default();
+        let thawed = slurm.ledger.thaws.iter();
+        let mut thawed = thawed.filter(|(id, at)| *id == write.writer && *at <= write.at);
+        if thawed.any(|(_, at)| write.at.saturating_sub(*at) <= NOTICE) {
+            continue;
+        }
         let successor = slurm.ledger.starts.iter().find(|start| {
             start.volume == write.volume && start.controller != write.writer && start.at >= since && start.at < write.at
         });

@@ -13,6 +13,8 @@ pub struct Ledger {
     pub orders: Vec<Order>,
     pub writes: Vec<Write>,
     pub starts: Vec<Start>,
+    /// When a slurmctld that was stopped went on.
+    pub thaws: Vec<(ControllerId, Duration)>,
 }
 
 /// One submission.

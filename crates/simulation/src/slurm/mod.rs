@@ -125,6 +125,7 @@ impl Slurm {
             return;
         };
         daemon.frozen = false;
+        self.ledger.thaws.push((id, self.now));
         for event in std::mem::take(&mut daemon.deferred) {
             self.plan(self.now, event);
         }

@@ -105,6 +105,19 @@ pub struct Daemon {
     /// Peers with another `slurm.key`. Older agents do not send it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_peers: Vec<RefusedPeer>,
+    /// A later pod of this name: it does not run and is not started again. Older agents do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub superseded: Option<Superseded>,
+}
+
+/// A pod that began later than another one of its name, on the same state volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Superseded {
+    /// The UID of the later pod.
+    pub by: String,
+    /// Whether the later pod is alive, as far as the volume shows.
+    pub responds: bool,
 }
 
 /// A peer whose messages slurmctld refused because they are signed with another `slurm.key`.
@@ -397,6 +410,7 @@ mod tests {
                 last_words: vec!["slurmctld: ok".to_owned()],
                 key: None,
                 refused_peers: vec![],
+                superseded: None,
             }),
             rolled_back: None,
             refused: vec![],

@@ -17,7 +17,7 @@ use tracing::warn;
 use super::heartbeat::{self, Heartbeat};
 use super::membership::Membership;
 use super::record::{Peer, Record, Snapshot};
-use super::succession::{Succession, Tenure};
+use super::succession::{Question, Questions, Succession, Tenure};
 
 /// Bounds how long two slurmctld may write at once, and is a large part of the time a hand-over takes. A poll is one `open` for
 /// each of the others.
@@ -36,6 +36,8 @@ pub(super) enum Change {
     Noticed(u64),
     Yielded(u64),
     Tenure(Tenure),
+    /// The daemon was killed because it ran on after another one had started. With a new number.
+    Overran(u64),
     Left,
 }
 
@@ -89,6 +91,13 @@ struct Records {
     tenure_path: PathBuf,
     /// What this pod says about its slurmctld, once it has started one.
     tenure: Option<Tenure>,
+    /// The last question of a superseded pod, the last response, and the last question of this pod. See [`Questions`].
+    asked_path: PathBuf,
+    answered_path: PathBuf,
+    question: Option<Question>,
+    overrun_path: PathBuf,
+    /// An overrun of this pod that is not written yet.
+    overrun: Option<u64>,
     /// This host's record as the volume has it.
     written: Option<Record>,
     /// The daemon became primary and has no term yet.
@@ -119,6 +128,11 @@ impl Records {
             pods_path: directory.join(format!("{own}@pods")),
             tenure_path: directory.join(format!("{own}@tenure")),
             tenure: None,
+            asked_path: directory.join(format!("{own}@asked")),
+            answered_path: directory.join(format!("{own}@answered")),
+            question: None,
+            overrun_path: directory.join("@overrun"),
+            overrun: None,
             directory,
             heartbeat: membership.state_dir.join(heartbeat::FILE),
             snapshot: Snapshot {
@@ -131,6 +145,7 @@ impl Records {
                     own: membership.pod.clone(),
                     ..Succession::default()
                 },
+                overrun: None,
             },
             written: None,
             takeover: None,
@@ -193,6 +208,11 @@ impl Records {
             self.initialize()?;
         }
         self.write_tenure()?;
+        if let Some(overrun) = self.overrun.take() {
+            self.write(&self.overrun_path, &overrun)?;
+        }
+        self.snapshot.overrun = read(&self.host, &self.overrun_path)?;
+        self.ask_or_answer()?;
         let own = &mut self.snapshot.own;
         if let Some(takeover) = self.takeover.take() {
             // All terms are known here, so that no earlier one is above it.
@@ -200,7 +220,8 @@ impl Records {
             self.snapshot.takeover = takeover;
             self.snapshot.own.term = self.snapshot.next_term();
         }
-        if self.written.as_ref() != Some(&self.snapshot.own) {
+        let is_over = self.snapshot.succession.is_over();
+        if self.written.as_ref() != Some(&self.snapshot.own) && !is_over {
             self.write(&self.own_path, &self.snapshot.own)?;
             self.written = Some(self.snapshot.own.clone());
         }
@@ -216,6 +237,33 @@ impl Records {
             self.write(&self.tenure_path, &tenure)?;
             self.snapshot.succession.tenure = Some(tenure);
         }
+        Ok(())
+    }
+
+    /// Asks whether the later pod is alive if there is one, and responds to an earlier pod otherwise.
+    fn ask_or_answer(&mut self) -> Result<(), FileError> {
+        let succession = &self.snapshot.succession;
+        if succession.own.is_none() {
+            return Ok(());
+        }
+        let questions = Questions {
+            asked: read(&self.host, &self.asked_path)?,
+            answered: read(&self.host, &self.answered_path)?,
+        };
+        if !succession.is_superseded() {
+            if let Some(asked) = questions.asked.filter(|_| questions.asked != questions.answered) {
+                self.write(&self.answered_path, &asked)?;
+            }
+            return Ok(());
+        }
+        let now = self.host.instant();
+        if self.question.is_none_or(|question| question.is_outdated(questions, now)) {
+            let number = new_number(&self.host);
+            self.write(&self.asked_path, &number)?;
+            self.question = Some(Question { number, since: now });
+        }
+        let is_silent = self.question.is_some_and(|question| question.is_ignored(questions, now));
+        self.snapshot.succession.is_silent = is_silent;
         Ok(())
     }
 
@@ -257,11 +305,17 @@ impl Records {
                 }
             }
             Change::Tenure(tenure) => self.tenure = Some(tenure),
+            Change::Overran(number) => self.overrun = Some(number),
             Change::Requested(number) => own.request = number,
             Change::Noticed(number) => own.noticed = number,
             Change::Yielded(number) => own.yielded = number,
         }
     }
+}
+
+/// Nanoseconds since 1970, so that no process has used the number before.
+pub(super) fn new_number(host: &Host) -> u64 {
+    u64::try_from(host.unix_time().as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
 /// `None` if there is no such file, or one that cannot be decoded: files are replaced atomically.

@@ -10,6 +10,8 @@
 //!   primary.
 //! * A primary is killed, even if it is stopped, when another slurmctld became primary after it.
 //! * Of two pods with one host's name the older one stops its slurmctld for good before the newer one starts its own.
+//! * A slurmctld that ran on nevertheless, because all processes of its machine were stopped, may write once more before it is
+//!   killed. The one that replaced it then restarts, and so saves its own state again.
 //!
 //! [`membership`], [`record`], [`succession`] and [`heartbeat`] decide, [`exchange`] reads and writes.
 
@@ -28,7 +30,7 @@ use tracing::{info, warn};
 
 use crate::check::read_files;
 use crate::dry_run::configuration_of;
-use exchange::{Change, Exchange};
+use exchange::{Change, Exchange, new_number};
 use heartbeat::HeartbeatWatch;
 use membership::Membership;
 use record::{NOTICE_TIMEOUT, PreviousRun, START_TIMEOUT, STOP_TIMEOUT, Snapshot, must_request};
@@ -41,6 +43,8 @@ pub enum Action {
     Start,
     /// Stop the daemon, if it runs, and start it again: the first host is about to start.
     Yield,
+    /// Restart the daemon, so that it saves its whole state: another one may have overwritten it.
+    Restart,
     /// Kill the daemon: it did not stop in time, or another slurmctld became primary after it.
     Kill,
 }
@@ -64,6 +68,10 @@ pub struct Arbiter {
     yielding: Option<YieldRequest>,
     /// The first host's request; the stopped daemon waits for the first host to become primary.
     yielded: Option<YieldRequest>,
+    /// The daemon is being killed because another one has replaced it.
+    is_overrun: bool,
+    /// The last overrun that the daemon has taken into account; `None` until the volume was read.
+    overrun: Option<Option<u64>>,
 }
 
 /// A request of the first host to the others to stop their slurmctld.
@@ -93,6 +101,8 @@ impl Arbiter {
             requesting: None,
             yielding: None,
             yielded: None,
+            is_overrun: false,
+            overrun: None,
         }
     }
 
@@ -102,10 +112,7 @@ impl Arbiter {
         let Some(exchange) = &self.exchange else { return false };
         // A new supervisor waits for the previous pod of this name, too.
         if must_request(exchange.membership.own, previous) || previous.is_none() {
-            // Nanoseconds since 1970, so that no process has used the number before.
-            let number = u64::try_from(self.host.unix_time().as_nanos())
-                .unwrap_or(u64::MAX)
-                .max(1);
+            let number = new_number(&self.host);
             info!("requesting any other slurmctld on the volume to yield before this one starts");
             exchange.send(Change::Requested(number));
             self.requesting = Some(YieldRequest { number, since: now });
@@ -120,6 +127,12 @@ impl Arbiter {
     fn is_superseded(&self) -> bool {
         let snapshot = self.snapshot.as_ref();
         snapshot.is_some_and(|snapshot| snapshot.succession.is_superseded())
+    }
+
+    /// The later pod of this name, and whether it responds on the volume.
+    pub fn later_pod(&self) -> Option<(&str, bool)> {
+        let succession = &self.snapshot.as_ref()?.succession;
+        Some((succession.later_pod()?, !succession.is_silent))
     }
 
     /// Reads slurm.conf, as each new slurmctld does, for the other hosts.
@@ -181,6 +194,7 @@ impl Arbiter {
             self.requesting = None;
             if snapshot.succession.is_replaced() {
                 self.yielding = None;
+                self.is_overrun = true;
                 warn!("another pod of this name has started its slurmctld, killing this one before it writes");
                 return Some(Action::Kill);
             }
@@ -197,7 +211,12 @@ impl Arbiter {
         // This comes first: a superseded primary that stops gracefully saves its outdated state.
         if primary && let Some(successor) = self.successor() {
             warn!(%successor, "another slurmctld became primary after this one, killing this one before it writes");
+            self.is_overrun = true;
             return Some(Action::Kill);
+        }
+        if self.is_overwritten() && self.requesting.is_none() && primary {
+            warn!("a slurmctld that this one had replaced ran on, restarting this one so that it saves its state again");
+            return Some(Action::Restart);
         }
         if let Some(request) = self.requesting {
             let is_over = self.remaining_wait(request, now).is_none();
@@ -219,6 +238,13 @@ impl Arbiter {
         self.yielding = Some(YieldRequest { number, since: now });
         self.send(Change::Noticed(number));
         Some(Action::Yield)
+    }
+
+    /// Returns once whether another slurmctld may have written since the last call.
+    fn is_overwritten(&mut self) -> bool {
+        let Some(snapshot) = &self.snapshot else { return false };
+        let before = self.overrun.replace(snapshot.overrun);
+        before.is_some_and(|before| before != snapshot.overrun)
     }
 
     fn wait_for_first(&mut self, request: YieldRequest, now: Instant) -> Option<Action> {
@@ -271,6 +297,9 @@ impl Arbiter {
     /// Records that no process of the daemon is left.
     pub fn record_exit(&mut self, now: Instant) {
         self.record_standby();
+        if std::mem::take(&mut self.is_overrun) {
+            self.send(Change::Overran(new_number(&self.host)));
+        }
         if let Some(YieldRequest { number, .. }) = self.yielding.take() {
             if self.is_superseded() {
                 self.send(Change::Tenure(Tenure::Ended));

@@ -65,6 +65,9 @@ pub struct Snapshot {
     pub heartbeat: Option<Heartbeat>,
     pub peers: Vec<Peer>,
     pub succession: Succession,
+    /// The number of the last overrun: a slurmctld ran on after another one had started, and was killed. What it wrote last may have
+    /// replaced the state of the other one.
+    pub overrun: Option<u64>,
 }
 
 /// How the previous run of the daemon ended.
@@ -180,6 +183,7 @@ mod tests {
                 .filter(|peer| peer.index != index)
                 .collect(),
             succession: Succession::default(),
+            overrun: None,
         }
     }
 

@@ -3,15 +3,22 @@
 //! A pod that was deleted by force may still run where its kubelet does not respond, while Kubernetes starts another of its name
 //! elsewhere. The newer one announces itself in the list of pods and waits until the older one has stopped its slurmctld, or has
 //! proven dead by not noticing. The older one never starts slurmctld again, also not after a restart of its container.
+//!
+//! After a restore of etcd Kubernetes may have the older pod again, and not the newer one. The older one cannot know that, so it asks
+//! on the volume whether the newer one is alive, and reports the response: the operator knows which pod Kubernetes has.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::record::{NOTICE_TIMEOUT, YIELD_TIMEOUT};
 
 /// More pods of one name than can be alive at once.
 const REMEMBERED: usize = 8;
+
+/// Between two questions to a pod that responds.
+const ASK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a pod with this name says about its slurmctld.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +41,39 @@ pub struct Succession {
     pub pods: Vec<String>,
     /// The last pod whose slurmctld was started.
     pub tenure: Option<(String, Tenure)>,
+    /// The later pod has not responded to a question of this one.
+    pub is_silent: bool,
+}
+
+/// Questions of a superseded pod on the volume, to which every pod that is not superseded responds. The number is the question's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Questions {
+    pub asked: Option<u64>,
+    pub answered: Option<u64>,
+}
+
+/// The last question of this pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    pub number: u64,
+    pub since: Instant,
+}
+
+impl Question {
+    /// Whether a pod has responded.
+    pub fn is_answered(self, questions: Questions) -> bool {
+        questions.answered == Some(self.number)
+    }
+
+    /// Whether the later pod has had the time to respond, and has not.
+    pub fn is_ignored(self, questions: Questions, now: Instant) -> bool {
+        !self.is_answered(questions) && now.saturating_duration_since(self.since) >= NOTICE_TIMEOUT
+    }
+
+    /// Whether it is time for another one: the later pod may have died since.
+    pub fn is_outdated(self, questions: Questions, now: Instant) -> bool {
+        self.is_answered(questions) && now.saturating_duration_since(self.since) >= ASK_INTERVAL
+    }
 }
 
 impl Succession {
@@ -47,9 +87,15 @@ impl Succession {
         true
     }
 
+    /// The last pod of this name, if that is another one.
+    pub fn later_pod(&self) -> Option<&str> {
+        let own = self.own.as_deref()?;
+        self.pods.last().map(String::as_str).filter(|last| *last != own)
+    }
+
     /// Whether a later pod has this name.
     pub fn is_superseded(&self) -> bool {
-        self.own.is_some() && self.pods.last().is_some_and(|last| Some(last) != self.own.as_ref())
+        self.later_pod().is_some()
     }
 
     /// Whether another pod has started its slurmctld since.
@@ -72,10 +118,15 @@ impl Succession {
         (self.own.is_some() && !self.is_own(pod)).then_some((pod, limit))
     }
 
+    /// Whether the records of this host are another pod's: it began later and has started its slurmctld.
+    pub fn is_over(&self) -> bool {
+        self.is_superseded() && self.is_replaced()
+    }
+
     /// Whether this pod may write this: a pod that was superseded does not overwrite its successor.
     pub fn may_write(&self, tenure: Tenure) -> bool {
         let Some(own) = &self.own else { return false };
-        self.tenure.as_ref() != Some(&(own.clone(), tenure)) && !(self.is_superseded() && self.is_replaced())
+        self.tenure.as_ref() != Some(&(own.clone(), tenure)) && !self.is_over()
     }
 }
 
@@ -88,7 +139,26 @@ mod tests {
             own: Some(own.to_owned()),
             pods: pods.iter().map(|pod| (*pod).to_owned()).collect(),
             tenure: tenure.map(|(pod, tenure)| (pod.to_owned(), tenure)),
+            is_silent: false,
         }
+    }
+
+    #[test]
+    fn a_later_pod_that_does_not_respond_in_time_is_silent() {
+        let since = Instant::now();
+        let question = Question { number: 7, since };
+        let questions = |answered| Questions {
+            asked: Some(7),
+            answered,
+        };
+        let later = since + NOTICE_TIMEOUT;
+        assert!(!question.is_ignored(questions(Some(6)), since));
+        assert!(question.is_ignored(questions(Some(6)), later));
+        assert!(question.is_ignored(questions(None), later));
+        assert!(!question.is_ignored(questions(Some(7)), later));
+        assert!(!question.is_outdated(questions(Some(7)), later));
+        assert!(question.is_outdated(questions(Some(7)), since + ASK_INTERVAL));
+        assert!(!question.is_outdated(questions(None), since + ASK_INTERVAL), "it stays open");
     }
 
     #[test]

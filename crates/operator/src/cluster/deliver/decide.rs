@@ -199,6 +199,7 @@ mod tests {
                 last_words: vec!["fatal: no".to_owned()],
                 key: None,
                 refused_peers: vec![],
+                superseded: None,
             }),
             rolled_back: None,
             refused: vec![],

@@ -1,5 +1,7 @@
 //! The StatefulSet of slurmctld.
 
+use slurm::agent::Superseded;
+
 use super::*;
 
 #[test]
@@ -218,6 +220,35 @@ fn an_old_agent_is_reported_with_the_remedy() {
     for part in ["pod slurm-controller-0 (release 0.1.0, protocol 1)", "restart-trigger="] {
         assert!(message.contains(part), "{message}");
     }
+}
+
+#[test]
+fn a_pod_that_never_starts_slurmctld_again_is_replaced_once_its_successor_is_gone() {
+    let objects = running(&json!({}));
+    let planned = |uid: &str, responds| {
+        let mut observed = observed(objects.clone(), live_as_bundled(&objects));
+        let by = "later".to_owned();
+        observed.snapshot.superseded = Some((uid.to_owned(), Superseded { by, responds }));
+        plan(&observed)
+    };
+    let deleted = |plan: &Plan| {
+        plan.effects.iter().find_map(|effect| match effect {
+            Effect::DeletePod { pod, uid, .. } => Some((pod.clone(), uid.clone())),
+            _ => None,
+        })
+    };
+    let gone = planned("pod-0", false);
+    assert_eq!(
+        deleted(&gone),
+        Some(("slurm-controller-0".to_owned(), "pod-0".to_owned()))
+    );
+    let alive = planned("pod-0", true);
+    assert_eq!(deleted(&alive), None);
+    let reported = alive.findings.iter().find(|finding| finding.reason == "PodSuperseded");
+    let message = &reported.unwrap().message;
+    assert!(message.contains("kubectl delete pod slurm-controller-0"), "{message}");
+    let other = planned("a pod before it", false);
+    assert_eq!(deleted(&other), None, "the report is about another pod");
 }
 
 #[test]
