@@ -34,6 +34,7 @@ fn a_pod_that_was_replaced_does_not_start_slurmctld_again() {
 #[test]
 fn a_pod_that_stood_still_is_killed_at_its_next_look_at_the_volume() {
     let ending = play(Trouble::Stops);
+    assert_eq!(ending.failures, [""; 0], "{ending:?}");
     assert!(ending.overlap < Duration::from_millis(300), "{ending:?}");
 }
 

@@ -17,7 +17,7 @@ use tracing::warn;
 use super::heartbeat::{self, Heartbeat};
 use super::membership::Membership;
 use super::record::{Peer, Record, Snapshot};
-use super::succession::{Question, Questions, Succession, Tenure};
+use super::succession::{Question, Succession, Tenure};
 
 /// Bounds how long two slurmctld may write at once, and is a large part of the time a hand-over takes. A poll is one `open` for
 /// each of the others.
@@ -91,10 +91,13 @@ struct Records {
     tenure_path: PathBuf,
     /// What this pod says about its slurmctld, once it has started one.
     tenure: Option<Tenure>,
-    /// The last question of a superseded pod, the last response, and the last question of this pod. See [`Questions`].
+    /// The last question of a superseded pod, and the last response. See [`Question`].
     asked_path: PathBuf,
     answered_path: PathBuf,
+    /// The last question of this pod.
     question: Option<Question>,
+    /// The last question that this pod has responded to.
+    answered: Option<u64>,
     overrun_path: PathBuf,
     /// An overrun of this pod that is not written yet.
     overrun: Option<u64>,
@@ -131,6 +134,7 @@ impl Records {
             asked_path: directory.join(format!("{own}@asked")),
             answered_path: directory.join(format!("{own}@answered")),
             question: None,
+            answered: None,
             overrun_path: directory.join("@overrun"),
             overrun: None,
             directory,
@@ -208,11 +212,6 @@ impl Records {
             self.initialize()?;
         }
         self.write_tenure()?;
-        if let Some(overrun) = self.overrun.take() {
-            self.write(&self.overrun_path, &overrun)?;
-        }
-        self.snapshot.overrun = read(&self.host, &self.overrun_path)?;
-        self.ask_or_answer()?;
         let own = &mut self.snapshot.own;
         if let Some(takeover) = self.takeover.take() {
             // All terms are known here, so that no earlier one is above it.
@@ -225,7 +224,12 @@ impl Records {
             self.write(&self.own_path, &self.snapshot.own)?;
             self.written = Some(self.snapshot.own.clone());
         }
-        Ok(())
+        if let Some(overrun) = self.overrun {
+            self.write(&self.overrun_path, &overrun)?;
+            self.overrun = None;
+        }
+        self.snapshot.overrun = read(&self.host, &self.overrun_path)?;
+        self.ask_or_answer()
     }
 
     fn write_tenure(&mut self) -> Result<(), FileError> {
@@ -246,23 +250,22 @@ impl Records {
         if succession.own.is_none() {
             return Ok(());
         }
-        let questions = Questions {
-            asked: read(&self.host, &self.asked_path)?,
-            answered: read(&self.host, &self.answered_path)?,
-        };
         if !succession.is_superseded() {
-            if let Some(asked) = questions.asked.filter(|_| questions.asked != questions.answered) {
+            let asked: Option<u64> = read(&self.host, &self.asked_path)?;
+            if let Some(asked) = asked.filter(|asked| self.answered != Some(*asked)) {
                 self.write(&self.answered_path, &asked)?;
+                self.answered = Some(asked);
             }
             return Ok(());
         }
+        let answered = read(&self.host, &self.answered_path)?;
         let now = self.host.instant();
-        if self.question.is_none_or(|question| question.is_outdated(questions, now)) {
+        if self.question.is_none_or(|question| question.is_outdated(answered, now)) {
             let number = new_number(&self.host);
             self.write(&self.asked_path, &number)?;
             self.question = Some(Question { number, since: now });
         }
-        let is_silent = self.question.is_some_and(|question| question.is_ignored(questions, now));
+        let is_silent = self.question.is_some_and(|question| question.is_ignored(answered, now));
         self.snapshot.succession.is_silent = is_silent;
         Ok(())
     }
@@ -324,5 +327,74 @@ fn read<T: DeserializeOwned>(host: &Host, path: &Path) -> Result<Option<T>, File
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::record::NOTICE_TIMEOUT;
+    use super::*;
+
+    /// The exchange of a pod of the only host, and its snapshots.
+    fn pod(volume: &Path, uid: &str) -> (Records, UnboundedReceiver<Snapshot>) {
+        let membership = Membership {
+            hosts: vec!["c-0".to_owned()],
+            own: 0,
+            state_dir: volume.to_owned(),
+            pod: Some(uid.to_owned()),
+        };
+        let (sender, snapshots) = unbounded_channel();
+        (Records::new(Host::real(), &membership, sender), snapshots)
+    }
+
+    /// Two pods, of which the second has started its slurmctld.
+    fn pods(volume: &Path) -> [Records; 2] {
+        let mut pods = ["older", "newer"].map(|uid| pod(volume, uid).0);
+        for (pod, takeover) in pods.iter_mut().zip(1..) {
+            pod.poll().unwrap();
+            pod.apply(Change::Tenure(Tenure::Running));
+            pod.apply(Change::BecamePrimary(takeover));
+            pod.poll().unwrap();
+        }
+        pods
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_older_pod_knows_whether_its_successor_is_alive() {
+        let volume = tempfile::tempdir().unwrap();
+        let [mut older, mut newer] = pods(volume.path());
+        let later = NOTICE_TIMEOUT * 3;
+        for _ in 0..3 {
+            older.poll().unwrap();
+            newer.poll().unwrap();
+            tokio::time::advance(later).await;
+            older.poll().unwrap();
+            assert!(!older.snapshot.succession.is_silent);
+        }
+        // The newer one has died.
+        tokio::time::advance(NOTICE_TIMEOUT - Duration::from_secs(1)).await;
+        older.poll().unwrap();
+        assert!(!older.snapshot.succession.is_silent, "it has time to respond");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        older.poll().unwrap();
+        assert!(older.snapshot.succession.is_silent);
+        newer.poll().unwrap();
+        older.poll().unwrap();
+        assert!(!older.snapshot.succession.is_silent, "it was only slow");
+    }
+
+    #[test]
+    fn a_pod_that_was_replaced_does_not_write_the_record_of_its_host() {
+        let volume = tempfile::tempdir().unwrap();
+        let [mut older, newer] = pods(volume.path());
+        older.apply(Change::NoLongerPrimary);
+        older.poll().unwrap();
+        older.apply(Change::Left);
+        older.poll().unwrap();
+        let record: Record = read(&newer.host, &newer.own_path).unwrap().unwrap();
+        assert_eq!(record, newer.snapshot.own);
+        assert!(record.present && record.primary);
     }
 }

@@ -208,15 +208,12 @@ impl Arbiter {
                 return Some(Action::Yield);
             }
         }
+        let is_overwritten = self.is_overwritten();
         // This comes first: a superseded primary that stops gracefully saves its outdated state.
         if primary && let Some(successor) = self.successor() {
             warn!(%successor, "another slurmctld became primary after this one, killing this one before it writes");
             self.is_overrun = true;
             return Some(Action::Kill);
-        }
-        if self.is_overwritten() && self.requesting.is_none() && primary {
-            warn!("a slurmctld that this one had replaced ran on, restarting this one so that it saves its state again");
-            return Some(Action::Restart);
         }
         if let Some(request) = self.requesting {
             let is_over = self.remaining_wait(request, now).is_none();
@@ -233,7 +230,13 @@ impl Arbiter {
             request.since = now;
             return Some(Action::Kill);
         }
-        let number = self.snapshot.as_ref()?.open_request()?;
+        let Some(number) = self.snapshot.as_ref()?.open_request() else {
+            // A slurmctld that yields saves its state, too.
+            return (is_overwritten && primary).then(|| {
+                warn!("a slurmctld that this one had replaced ran on, restarting this one so that it saves its state again");
+                Action::Restart
+            });
+        };
         info!("the first slurmctld is about to start, yielding to it");
         self.yielding = Some(YieldRequest { number, since: now });
         self.send(Change::Noticed(number));
@@ -320,5 +323,40 @@ impl Arbiter {
         if let Some(exchange) = &self.exchange {
             exchange.send(change);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::record::Record;
+    use super::succession::Succession;
+    use super::*;
+
+    fn snapshot(overrun: Option<u64>) -> Snapshot {
+        Snapshot {
+            index: 0,
+            own: Record::default(),
+            takeover: 0,
+            heartbeat: None,
+            peers: Vec::new(),
+            succession: Succession::default(),
+            overrun,
+        }
+    }
+
+    #[test]
+    fn a_primary_restarts_once_after_another_slurmctld_has_overrun_it() {
+        let host = Host::real();
+        let now = host.instant();
+        let mut arbiter = Arbiter::new(host, PathBuf::new(), "c-0".to_owned(), None);
+        let mut look = |overrun, primary| {
+            arbiter.snapshot = Some(snapshot(overrun));
+            arbiter.next_action(primary, now)
+        };
+        assert_eq!(look(Some(1), true), None, "that was before this slurmctld read the volume");
+        assert_eq!(look(Some(2), true), Some(Action::Restart));
+        assert_eq!(look(Some(2), true), None);
+        assert_eq!(look(Some(3), false), None, "a standby has nothing to save");
+        assert_eq!(look(Some(3), true), None);
     }
 }

@@ -45,14 +45,7 @@ pub struct Succession {
     pub is_silent: bool,
 }
 
-/// Questions of a superseded pod on the volume, to which every pod that is not superseded responds. The number is the question's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Questions {
-    pub asked: Option<u64>,
-    pub answered: Option<u64>,
-}
-
-/// The last question of this pod.
+/// A question of a superseded pod on the volume: is there a pod that is not superseded? That one responds with the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
     pub number: u64,
@@ -61,18 +54,18 @@ pub struct Question {
 
 impl Question {
     /// Whether a pod has responded.
-    pub fn is_answered(self, questions: Questions) -> bool {
-        questions.answered == Some(self.number)
+    pub fn is_answered(self, answered: Option<u64>) -> bool {
+        answered == Some(self.number)
     }
 
     /// Whether the later pod has had the time to respond, and has not.
-    pub fn is_ignored(self, questions: Questions, now: Instant) -> bool {
-        !self.is_answered(questions) && now.saturating_duration_since(self.since) >= NOTICE_TIMEOUT
+    pub fn is_ignored(self, answered: Option<u64>, now: Instant) -> bool {
+        !self.is_answered(answered) && now.saturating_duration_since(self.since) >= NOTICE_TIMEOUT
     }
 
     /// Whether it is time for another one: the later pod may have died since.
-    pub fn is_outdated(self, questions: Questions, now: Instant) -> bool {
-        self.is_answered(questions) && now.saturating_duration_since(self.since) >= ASK_INTERVAL
+    pub fn is_outdated(self, answered: Option<u64>, now: Instant) -> bool {
+        self.is_answered(answered) && now.saturating_duration_since(self.since) >= ASK_INTERVAL
     }
 }
 
@@ -147,18 +140,14 @@ mod tests {
     fn a_later_pod_that_does_not_respond_in_time_is_silent() {
         let since = Instant::now();
         let question = Question { number: 7, since };
-        let questions = |answered| Questions {
-            asked: Some(7),
-            answered,
-        };
         let later = since + NOTICE_TIMEOUT;
-        assert!(!question.is_ignored(questions(Some(6)), since));
-        assert!(question.is_ignored(questions(Some(6)), later));
-        assert!(question.is_ignored(questions(None), later));
-        assert!(!question.is_ignored(questions(Some(7)), later));
-        assert!(!question.is_outdated(questions(Some(7)), later));
-        assert!(question.is_outdated(questions(Some(7)), since + ASK_INTERVAL));
-        assert!(!question.is_outdated(questions(None), since + ASK_INTERVAL), "it stays open");
+        assert!(!question.is_ignored(Some(6), since));
+        assert!(question.is_ignored(Some(6), later));
+        assert!(question.is_ignored(None, later));
+        assert!(!question.is_ignored(Some(7), later));
+        assert!(!question.is_outdated(Some(7), later));
+        assert!(question.is_outdated(Some(7), since + ASK_INTERVAL));
+        assert!(!question.is_outdated(None, since + ASK_INTERVAL), "it stays open");
     }
 
     #[test]
