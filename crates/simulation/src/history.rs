@@ -222,15 +222,17 @@ impl History {
     async fn rest(&mut self) {
         self.pass(QUIET).await;
         let before = self.world.access.writes().len();
+        let objects = oracles::objects_of_ours(&self.world);
         self.pass(REST).await;
         let writes = self.world.access.writes_from(before);
         if let Some(write) = writes.first() {
             let text = format!(
-                "{} writes at rest, first {} {} by {}",
+                "{} writes at rest, first {} {} by {}\n{}",
                 writes.len(),
                 write.method,
                 write.path,
-                write.process
+                write.process,
+                oracles::changes(&objects, &oracles::objects_of_ours(&self.world)).join("\n")
             );
             self.judge.fail(&self.world, text);
         }

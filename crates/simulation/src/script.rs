@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
-    slurm::{Reply, Request, Submission},
+    slurm::{Reply, Request, Submission, state::Node},
     world::{NAMESPACE, World, elapsed},
 };
 
@@ -59,8 +59,11 @@ pub async fn until(world: &World, what: &str, within: Duration, holds: impl Fn(&
     world.tell(format!("it holds: {what}"));
 }
 
-/// Tells what the operator reports about the cluster.
+/// Tells what slurmctld shows, and what the operator reports about the cluster.
 pub fn show_conditions(world: &World) {
+    for line in shown_by_slurm(world) {
+        world.tell(line);
+    }
     for plural in ["controllers", "nodesets", "partitions"] {
         for object in world.all(plural) {
             let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -77,6 +80,21 @@ pub fn show_conditions(world: &World) {
             }
         }
     }
+}
+
+/// The nodes, and the jobs that have not ended.
+fn shown_by_slurm(world: &World) -> Vec<String> {
+    let slurm = world.slurm();
+    let Some(state) = world.active().and_then(|active| slurm.state(active).ok()) else {
+        return vec!["slurmctld does not answer".to_owned()];
+    };
+    let node = |node: &Node| {
+        let names = state.node_state_names(node, slurm.now());
+        format!("node {} at {}: {names:?} {:?}", node.name, node.address, node.reason)
+    };
+    let nodes = state.nodes.values().map(node);
+    let jobs = state.jobs.values().filter(|job| job.is_active());
+    nodes.chain(jobs.map(|job| format!("{job:?}"))).collect()
 }
 
 /// Submits a job and returns its number.

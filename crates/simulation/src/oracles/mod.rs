@@ -16,7 +16,7 @@ pub use self::{
     jobs::judge_writers,
     left::{left, remembered},
     orders::Orders,
-    settled::{differs, problems},
+    settled::{changes, differs, objects_of_ours, problems},
 };
 
 /// What was judged so far.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use crate::{
     slurm::{State, state::Node},
     world::World,
@@ -103,6 +105,44 @@ fn partitions_differ(world: &World, state: &State) -> Option<String> {
     }
     let extra = state.partitions.keys().find(|name| !known.contains(*name));
     extra.map(|extra| format!("partition {extra} is left"))
+}
+
+/// The objects that operators report in, by kind and name.
+pub fn objects_of_ours(world: &World) -> Value {
+    let mut all = Value::default();
+    for plural in ["controllers", "nodesets", "partitions", "pods"] {
+        for object in world.all(plural) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            all[plural][name] = (*object).clone();
+        }
+    }
+    all
+}
+
+/// The values that differ, with their path.
+pub fn changes(before: &Value, after: &Value) -> Vec<String> {
+    let keys = |value: &Value| -> BTreeSet<String> {
+        let entries = value.as_object().into_iter().flatten();
+        let items = value.as_array().into_iter().flatten().enumerate();
+        entries
+            .map(|(key, _)| key.clone())
+            .chain(items.map(|(number, _)| number.to_string()))
+            .collect()
+    };
+    if before == after {
+        return Vec::new();
+    }
+    let (mut all, more) = (keys(before), keys(after));
+    all.extend(more);
+    if all.is_empty() {
+        return vec![format!(": {before} to {after}")];
+    }
+    let inner = |key: &String| {
+        let of = |value: &Value| value.pointer(&format!("/{}", key.replace('~', "~0").replace('/', "~1"))).cloned();
+        let changes = changes(&of(before).unwrap_or_default(), &of(after).unwrap_or_default());
+        changes.into_iter().map(move |change| format!("/{key}{change}")).collect::<Vec<_>>()
+    };
+    all.iter().flat_map(inner).collect()
 }
 
 /// What our objects report though everything is as people want it.

@@ -65,8 +65,17 @@ pub(super) struct Registration {
     pub(super) slurmd_start_time: Duration,
     /// The numbers of jobs with processes, and whether the script is among them.
     pub(super) jobs: Vec<(u32, bool)>,
-    /// slurmd starts or reloads. Otherwise slurmctld asked.
-    pub(super) by_itself: bool,
+    pub(super) asked: Asked,
+}
+
+/// Who made a slurmd register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It starts or reloads, and registers until it reaches slurmctld.
+    ByItself,
+    BySlurmctld,
+    /// It joins even if slurmctld does not know it.
+    ByAgent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

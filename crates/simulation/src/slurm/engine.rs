@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::accounting::{Record, Slurmdbd};
-use super::controller::{Controller, Dirty, Effect, Timer, ToController, ToNode};
+use super::controller::{Asked, Controller, Dirty, Effect, Timer, ToController, ToNode};
 use super::host::Host;
 use super::ids::{ControllerId, HostId, VolumeId};
 use super::ledger::{JobHistory, Launch, Ledger, Order, RecordedEnd, Start, Write};
@@ -35,7 +35,7 @@ pub(super) enum Event {
     Register {
         host: HostId,
         slurmd: Duration,
-        by_itself: bool,
+        asked: Asked,
     },
     ProcessEnds {
         host: HostId,
@@ -139,8 +139,8 @@ impl Slurm {
             Event::Register {
                 host,
                 slurmd,
-                by_itself,
-            } => self.register(host, slurmd, by_itself),
+                asked,
+            } => self.register(host, slurmd, asked),
             Event::ProcessEnds { host, launch } => self.process_ends(host, launch),
             Event::ProcessKilled { host, launch } => self.process_killed(host, launch),
             Event::Accounting(id) => self.account(id),

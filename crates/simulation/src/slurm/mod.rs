@@ -52,6 +52,7 @@ pub use request::{Code, Failure, NodeOrder, NodeUpdate, PartitionUpdate, Reply, 
 pub use settings::Conf;
 pub use state::{State, Submission};
 
+use controller::Asked;
 use engine::{Daemon, Event};
 use ledger::End;
 use settings::{LATENCY, START};
@@ -225,10 +226,21 @@ impl Slurm {
                 Event::Register {
                     host,
                     slurmd,
-                    by_itself: true,
+                    asked: Asked::ByItself,
                 },
             );
         }
+    }
+
+    /// Asks slurmd to register, as the agent does (REQUEST_NODE_REGISTRATION_STATUS). Returns whether it responds.
+    pub fn request_registration(&mut self, host: HostId) -> bool {
+        let slurmd = self.hosts[host.0].slurmd;
+        let Some(slurmd) = slurmd.filter(|_| self.hosts[host.0].slurmd_responds()) else {
+            return false;
+        };
+        let asked = Asked::ByAgent;
+        self.plan(self.now + LATENCY, Event::Register { host, slurmd, asked });
+        true
     }
 
     /// Ends slurmd alone; the processes of jobs go on.

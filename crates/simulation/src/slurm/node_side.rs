@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::controller::{ToController, ToNode};
+use super::controller::{Asked, ToController, ToNode};
 use super::engine::{Event, Slurm};
 use super::host::{Host, Process};
 use super::ids::{ControllerId, HostId};
@@ -74,7 +74,7 @@ impl Slurm {
                     Event::Register {
                         host: id,
                         slurmd,
-                        by_itself: false,
+                        asked: Asked::BySlurmctld,
                     },
                 );
                 return;
@@ -285,12 +285,12 @@ impl Slurm {
         }
     }
 
-    pub(super) fn register(&mut self, host: HostId, slurmd: Duration, by_itself: bool) {
+    pub(super) fn register(&mut self, host: HostId, slurmd: Duration, asked: Asked) {
         let state = &self.hosts[host.0];
         if state.removed || state.slurmd != Some(slurmd) {
             return;
         }
-        let registration = state.registration(by_itself).filter(|_| state.frozen.is_none());
+        let registration = state.registration(asked).filter(|_| state.frozen.is_none());
         match (registration, self.peer_of(host)) {
             (Some(registration), Some(to)) => {
                 self.handle(Event::Deliver {
@@ -298,12 +298,12 @@ impl Slurm {
                     message: ToController::Register(registration),
                 });
             }
-            _ if by_itself => self.plan(
+            _ if asked == Asked::ByItself => self.plan(
                 self.now + RETRY,
                 Event::Register {
                     host,
                     slurmd,
-                    by_itself,
+                    asked,
                 },
             ),
             _ => {}

@@ -1,16 +1,18 @@
 //! Slurm's own protocol, as far as the agent uses it. slurmctld's files and their hash are those of its pod.
 
 use slurm::rpc::{
-    Frame, LivePartition, MessageType, NodeUpdate, PartitionUpdate, pack_admin_state, pack_partitions,
+    Frame, LiveNode, LivePartition, MessageType, NodeUpdate, PartitionUpdate, pack_admin_state, pack_nodes, pack_partitions,
     unpack_end_of_job, unpack_node_name, unpack_partition_name,
 };
-use slurm::{Node, Partition};
+use slurm::{Node, Partition, node::NodeFlag};
 
 use super::command_line::{parse_change, partition_update};
 use super::engine::Slurm;
 use super::ids::ControllerId;
 use super::json;
 use super::request::{Code, Failure, Request};
+use super::settings::SLURMD_PORT;
+use super::state::State;
 
 /// The status of a job that was cancelled (`NO_VAL`).
 const CANCELLED: u32 = 0xffff_fffe;
@@ -40,6 +42,12 @@ impl Slurm {
                 let body = pack_partitions(&live.unwrap()).unwrap();
                 Some((MessageType::RESPONSE_PARTITION_INFO, body))
             }
+            // Always in full, as if something had changed.
+            MessageType::NODE_INFO => {
+                let nodes = state.nodes.values().map(|node| self.live_node(state, node));
+                let body = pack_nodes(json::unix(self.now()), &nodes.collect::<Vec<_>>()).unwrap();
+                Some((MessageType::RESPONSE_NODE_INFO, body))
+            }
             MessageType::NODE_INFO_SINGLE => {
                 let name = unpack_node_name(&asked.body).unwrap();
                 Some(match state.nodes.get(&name) {
@@ -54,6 +62,18 @@ impl Slurm {
             }
             _ => None,
         })
+    }
+
+    fn live_node(&self, state: &State, node: &super::state::Node) -> LiveNode {
+        let names = state.node_state_names(node, self.now());
+        LiveNode {
+            name: node.name.clone(),
+            address: node.address.clone(),
+            port: SLURMD_PORT,
+            slurmd_start: json::unix(node.slurmd_start_time),
+            has_jobs: names.iter().any(|name| ["ALLOCATED", "MIXED"].contains(name)),
+            is_responding: !node.has(NodeFlag::NotResponding),
+        }
     }
 }
 

@@ -26,6 +26,9 @@ pub const FROZEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// How soon after its thaw a host reads what waited for it.
 pub const FROZEN_POLL: Duration = Duration::from_millis(500);
 
+/// Where slurmd listens.
+pub const SLURMD_PORT: u16 = 6818;
+
 /// `BatchStartTimeout`.
 pub const BATCH_START_TIMEOUT: Duration = Duration::from_secs(10);
 

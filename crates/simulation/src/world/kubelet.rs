@@ -166,17 +166,19 @@ impl World {
             running.refreshed = elapsed();
             self.mount(pod, &running.machine);
         }
+        let runs = matches!(running.content, Content::Slurmctld(_) | Content::Slurmd(_) | Content::Other);
+        if runs && text(pod, "/status/podIP") != running.machine.address {
+            // etcd was restored from a time before the containers started.
+            self.report_running(pod, &running.machine.address);
+        }
         match &running.content {
             Content::Waiting(until) if elapsed() >= *until => {
                 self.mount(pod, &running.machine);
                 running.content = self.start(pod, &running.machine);
                 running.begun = elapsed();
-                let status = json!({
-                    "phase": "Running", "podIP": running.machine.address, "podIPs": [{ "ip": running.machine.address }],
-                    "startTime": rfc3339(), "containerStatuses": containers(pod, "containers"), "initContainerStatuses": containers(pod, "initContainers"),
-                });
+                let address = running.machine.address.clone();
                 drop(pods);
-                self.set_status("pods", &name_of(pod), &status);
+                self.report_running(pod, &address);
                 self.set_ready(pod, false);
             }
             Content::Waiting(_) => {
@@ -199,6 +201,14 @@ impl World {
                 self.set_ready(pod, true);
             }
         }
+    }
+
+    fn report_running(&self, pod: &Value, address: &str) {
+        let status = json!({
+            "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }], "startTime": rfc3339(),
+            "containerStatuses": containers(pod, "containers"), "initContainerStatuses": containers(pod, "initContainers"),
+        });
+        self.set_status("pods", &name_of(pod), &status);
     }
 
     fn new_pod(&self, pod: &Value, node: &str, pulled: Duration) -> Pod {
@@ -250,6 +260,8 @@ impl World {
                     boot_time: machine.clock.since_start(),
                 });
                 slurm.start_slurmd(host);
+                drop(slurm);
+                self.listen_slurmd(machine, host);
                 Content::Slurmd(host)
             }
             _ => Content::Other,

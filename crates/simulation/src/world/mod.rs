@@ -14,6 +14,7 @@ mod operators;
 mod outages;
 mod random;
 mod slurmctld;
+mod slurmd;
 mod time;
 mod views;
 
