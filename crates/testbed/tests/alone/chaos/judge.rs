@@ -137,8 +137,9 @@ pub(super) fn judge(stage: &Stage, history: &History, jobs: &Jobs, verdict: &mut
     };
     let recorded = eventually("all jobs are recorded", Duration::from_mins(1), || {
         let records = records(stage)?;
-        let missing =
-            |job: &&Job| !excused(job, verdict) && !is_unrecorded(of(job), &happened) && !is_recorded(job, &records);
+        let missing = |job: &&Job| {
+            !excused(job, verdict) && !is_unrecorded(job, of(job), &happened) && !is_recorded(job, &records)
+        };
         expect(!jobs.iter().any(|job| missing(&job)), "records are missing")
     });
     let records = records(stage)?;
@@ -162,7 +163,7 @@ pub(super) fn judge(stage: &Stage, history: &History, jobs: &Jobs, verdict: &mut
             }
         } else if excused(job, verdict) {
             verdict.lost.push(job.name.clone());
-        } else if is_unrecorded(copies, &happened) {
+        } else if is_unrecorded(job, copies, &happened) {
             verdict.unrecorded.push(job.name.clone());
         } else {
             let said = records.get(&job.name);
@@ -175,20 +176,40 @@ pub(super) fn judge(stage: &Stage, history: &History, jobs: &Jobs, verdict: &mut
     Ok(())
 }
 
-/// Whether slurmctld was killed with records of a job that has ended. It keeps what slurmdbd does not take in memory.
-fn is_unrecorded(copies: &[Copy], happened: &[Happened]) -> bool {
+/// Whether slurmctld was killed with records of a job that has ended. It keeps what slurmdbd does not take in memory: the end of the
+/// job, or its submission, without which sacct does not know its name.
+fn is_unrecorded(job: &Job, copies: &[Copy], happened: &[Happened]) -> bool {
     let Some(last) = copies.last().filter(|copy| copy.has_ended) else {
         return false;
     };
+    let away = while_away(happened);
     let is_kept = |killed: f64| {
-        let away = |it: &Happened| {
-            let is_during = it.effect == Effect::AccountingAway && it.from <= killed && killed <= it.to;
-            is_during && it.from - REPORTED <= last.last
-        };
-        last.first <= killed && happened.iter().any(away)
+        let away = away.iter().filter(|(from, to)| *from <= killed && killed <= *to);
+        away.into_iter().any(|(from, _)| {
+            let is_kept = |recorded: f64| from - REPORTED <= recorded;
+            is_kept(last.last) && last.first <= killed || is_kept(job.accepted) && job.accepted <= killed
+        })
     };
     let killed = happened.iter().filter(|it| it.effect == Effect::SlurmctldKilled);
     killed.into_iter().any(|kill| is_kept(kill.from))
+}
+
+/// When slurmdbd did not take records. What was not stored at the end of one outage waits for the end of the next.
+fn while_away(happened: &[Happened]) -> Vec<(f64, f64)> {
+    let mut all: Vec<(f64, f64)> = happened
+        .iter()
+        .filter(|it| it.effect == Effect::AccountingAway)
+        .map(|it| (it.from, it.to))
+        .collect();
+    all.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut away: Vec<(f64, f64)> = Vec::new();
+    for (from, to) in all {
+        match away.last_mut().filter(|before| from <= before.1) {
+            Some(before) => before.1 = before.1.max(to),
+            None => away.push((from, to)),
+        }
+    }
+    away
 }
 
 /// Judges each copy that followed another one.
@@ -262,14 +283,18 @@ mod tests {
         excused_copy((100.0, 110.0), effects, has_ended)
     }
 
-    fn excused_copy((first, last): (f64, f64), effects: &[(Effect, f64, f64)], has_ended: bool) -> bool {
-        let job = Job {
+    fn job() -> Job {
+        Job {
             name: "job-0".to_owned(),
             number: Some("1".to_owned()),
             fails: false,
             asked: 49.0,
             accepted: 50.0,
-        };
+        }
+    }
+
+    fn excused_copy((first, last): (f64, f64), effects: &[(Effect, f64, f64)], has_ended: bool) -> bool {
+        let job = job();
         let copy = Copy {
             first,
             last,
@@ -315,32 +340,24 @@ mod tests {
             has_ended,
             nodes: Vec::new(),
         };
-        let happened = |away: (f64, f64), killed: f64| {
+        let is_unrecorded = |copies: &[Copy], away: &[(f64, f64)], killed: f64| {
             let it = |effect, (from, to)| Happened { effect, from, to };
-            [
-                it(Effect::AccountingAway, away),
-                it(Effect::SlurmctldKilled, (killed, killed)),
-            ]
+            let away = away.iter().map(|times| it(Effect::AccountingAway, *times));
+            let happened: Vec<Happened> = away.chain([it(Effect::SlurmctldKilled, (killed, killed))]).collect();
+            is_unrecorded(&job(), copies, &happened)
         };
-        let away = (105.0, 130.0);
-        assert!(is_unrecorded(&[copy(true)], &happened(away, 120.0)));
-        assert!(
-            !is_unrecorded(&[copy(false)], &happened(away, 120.0)),
-            "it has not ended"
-        );
-        assert!(
-            !is_unrecorded(&[copy(true)], &happened(away, 131.0)),
-            "slurmdbd was back"
-        );
-        assert!(
-            !is_unrecorded(&[copy(true)], &happened((115.0, 130.0), 120.0)),
-            "it had the record"
-        );
-        assert!(
-            !is_unrecorded(&[copy(true)], &happened(away, 99.0)),
-            "it started afterwards"
-        );
-        assert!(!is_unrecorded(&[], &happened(away, 120.0)));
+        let away = [(105.0, 130.0)];
+        let ended = [copy(true)];
+        assert!(is_unrecorded(&ended, &away, 120.0));
+        assert!(!is_unrecorded(&[copy(false)], &away, 120.0), "it has not ended");
+        assert!(!is_unrecorded(&ended, &away, 131.0), "slurmdbd was back");
+        assert!(!is_unrecorded(&ended, &[(115.0, 130.0)], 120.0), "it had the record");
+        assert!(!is_unrecorded(&ended, &away, 99.0), "it started afterwards");
+        assert!(!is_unrecorded(&[], &away, 120.0));
+        let again = [(105.0, 116.0), (115.0, 130.0)];
+        assert!(is_unrecorded(&ended, &again, 120.0), "one outage followed another");
+        assert!(is_unrecorded(&ended, &[(49.0, 90.0)], 60.0), "the submission was kept");
+        assert!(!is_unrecorded(&ended, &[(52.0, 90.0)], 60.0), "it had the submission");
     }
 
     #[test]
