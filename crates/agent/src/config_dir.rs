@@ -37,8 +37,15 @@ pub struct ConfigDir {
     host: Host,
     path: PathBuf,
     keys: PathBuf,
-    /// What the live directory of this name says: polls read it every second.
-    parsed: Arc<Mutex<Option<(String, Arc<Configuration>)>>>,
+    parsed: Arc<Mutex<Option<Parsed>>>,
+}
+
+/// The configuration of the live directory, which polls read every second.
+#[derive(Debug)]
+struct Parsed {
+    /// Of the directory.
+    name: String,
+    configuration: Arc<Configuration>,
 }
 
 /// Returns the name of the live directory, whatever is in it.
@@ -71,11 +78,14 @@ impl ConfigDir {
     pub(crate) fn live_configuration(&self) -> Option<Arc<Configuration>> {
         let name = live_name(&self.host, &self.path)?;
         let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, configuration)) = parsed.as_ref().filter(|(of, _)| *of == name) {
-            return Some(Arc::clone(configuration));
+        if let Some(parsed) = parsed.as_ref().filter(|parsed| parsed.name == name) {
+            return Some(Arc::clone(&parsed.configuration));
         }
         let configuration = Arc::new(self.configuration(&self.files(name.clone())?)?);
-        *parsed = Some((name, Arc::clone(&configuration)));
+        *parsed = Some(Parsed {
+            name,
+            configuration: Arc::clone(&configuration),
+        });
         Some(configuration)
     }
 

@@ -44,7 +44,7 @@ pub struct Ground {
     pub namespaces: bool,
     pub memory_mib: u64,
     pub disk_mib: u64,
-    pub kubernetes_is_built: bool,
+    pub disk_needed_mib: u64,
     pub missing_cgroups: Vec<&'static str>,
     pub debian: bool,
 }
@@ -79,7 +79,7 @@ pub fn observe(cache: &Path) -> Ground {
         namespaces: unshare.is_ok_and(|done| done.status.success()),
         memory_mib: available_memory_mib(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
         disk_mib: free_disk_mib(cache),
-        kubernetes_is_built: kubernetes::are_built(),
+        disk_needed_mib: disk_needed_mib(kubernetes::are_built()),
         missing_cgroups: CGROUP_CONTROLLERS
             .into_iter()
             .filter(|controller| {
@@ -100,7 +100,7 @@ pub fn check(ground: &Ground) -> Option<String> {
         namespaces,
         memory_mib,
         disk_mib,
-        kubernetes_is_built,
+        disk_needed_mib,
         missing_cgroups,
         debian,
     } = ground;
@@ -124,10 +124,9 @@ pub fn check(ground: &Ground) -> Option<String> {
             "a cluster needs {MEMORY_NEEDED_MIB} MiB of free memory, this machine has {memory_mib} MiB"
         ));
     }
-    let needed_mib = DISK_NEEDED_MIB + if *kubernetes_is_built { 0 } else { BUILD_NEEDED_MIB };
-    if *disk_mib < needed_mib {
+    if disk_mib < disk_needed_mib {
         return Some(format!(
-            "builds and images need {needed_mib} MiB of free disk, there are {disk_mib} MiB"
+            "builds and images need {disk_needed_mib} MiB of free disk, there are {disk_mib} MiB"
         ));
     }
     if !missing_cgroups.is_empty() {
@@ -138,6 +137,11 @@ pub fn check(ground: &Ground) -> Option<String> {
         ));
     }
     None
+}
+
+/// A machine that has built Kubernetes needs less.
+fn disk_needed_mib(kubernetes_is_built: bool) -> u64 {
+    DISK_NEEDED_MIB + if kubernetes_is_built { 0 } else { BUILD_NEEDED_MIB }
 }
 
 fn available_memory_mib(meminfo: &str) -> u64 {
@@ -210,7 +214,7 @@ mod tests {
             namespaces: true,
             memory_mib: 8192,
             disk_mib: 40_000,
-            kubernetes_is_built: false,
+            disk_needed_mib: disk_needed_mib(false),
             missing_cgroups: vec![],
             debian: true,
         }
@@ -229,7 +233,7 @@ mod tests {
         };
         assert!(check(&ground).is_some());
         let built = Ground {
-            kubernetes_is_built: true,
+            disk_needed_mib: disk_needed_mib(true),
             ..ground
         };
         assert_eq!(check(&built), None);

@@ -70,8 +70,8 @@ pub struct Arbiter {
     yielded: Option<YieldRequest>,
     /// The daemon is being killed because another one has replaced it.
     is_overrun: bool,
-    /// The last overrun that the daemon has taken into account; `None` until the volume was read.
-    overrun: Option<Option<u64>>,
+    /// The last overrun that the daemon has taken into account, 0 if there was none; `None` until the volume was read.
+    overrun: Option<u64>,
 }
 
 /// A request of the first host to the others to stop their slurmctld.
@@ -246,8 +246,9 @@ impl Arbiter {
     /// Returns once whether another slurmctld may have written since the last call.
     fn is_overwritten(&mut self) -> bool {
         let Some(snapshot) = &self.snapshot else { return false };
-        let before = self.overrun.replace(snapshot.overrun);
-        before.is_some_and(|before| before != snapshot.overrun)
+        let last = snapshot.overrun.unwrap_or_default();
+        let before = self.overrun.replace(last);
+        before.is_some_and(|before| before != last)
     }
 
     fn wait_for_first(&mut self, request: YieldRequest, now: Instant) -> Option<Action> {
@@ -353,7 +354,11 @@ mod tests {
             arbiter.snapshot = Some(snapshot(overrun));
             arbiter.next_action(primary, now)
         };
-        assert_eq!(look(Some(1), true), None, "that was before this slurmctld read the volume");
+        assert_eq!(
+            look(Some(1), true),
+            None,
+            "that was before this slurmctld read the volume"
+        );
         assert_eq!(look(Some(2), true), Some(Action::Restart));
         assert_eq!(look(Some(2), true), None);
         assert_eq!(look(Some(3), false), None, "a standby has nothing to save");
