@@ -16,6 +16,7 @@ mod random;
 mod real;
 mod task;
 mod temporary;
+pub mod watch;
 mod worker;
 
 use std::{

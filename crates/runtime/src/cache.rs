@@ -5,8 +5,9 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
+use host::watch;
 use kube::{Client, Resource};
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     Delta, Error, Key, Object, Reach, Rules, Trigger,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::{Stream, StreamExt, stream::select_all};
+use host::watch;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Resource, ResourceExt,
@@ -12,7 +13,6 @@ use kube::{
         watcher::{self, watch_object},
     },
 };
-use tokio::sync::watch;
 
 use crate::{
     Context, Definition, Object, Registry, Signal,

@@ -7,7 +7,8 @@ use std::{
 };
 
 use host::Host;
-use tokio::{sync::watch, time::Instant};
+use host::watch;
+use tokio::time::Instant;
 
 use crate::lock;
 

@@ -324,6 +324,12 @@ impl History {
                 }
             }
         }
+        // A slurmctld that was killed has forgotten the order, and the processes are stopped.
+        let stopped = self.world.slurm().stopped_jobs();
+        let forgotten = |job: &Job| job.phase == JobPhase::Running && stopped.contains(&job.id);
+        while let Some(job) = self.pick_job(forgotten)
+            && self.set_suspended(&job, true)
+        {}
         while let Some(job) = self.pick_job(|job| job.phase == JobPhase::Suspended)
             && self.set_suspended(&job, false)
         {}
@@ -363,7 +369,10 @@ impl History {
             let meta = &pod["metadata"];
             meta["annotations"][LEAVING].is_string() || meta["deletionTimestamp"].is_string()
         };
-        let names = pods.iter().filter(leave).filter_map(|pod| pod["spec"]["hostname"].as_str());
+        let names = pods
+            .iter()
+            .filter(leave)
+            .filter_map(|pod| pod["spec"]["hostname"].as_str());
         names.map(str::to_owned).collect()
     }
 

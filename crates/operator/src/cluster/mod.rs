@@ -27,6 +27,7 @@ use std::{
 };
 
 use api::{Controller, NodeSet, Partition};
+use host::watch;
 use host::{Host, Task};
 use jiff::Timestamp;
 use runtime::{Clock, Fence, Key, Triggers};
@@ -34,7 +35,7 @@ use slurm::{
     AdminState, JobHandle,
     agent::{JobCommand, NodeCommand, NodeName, ReservationCommand},
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
 pub(crate) use self::snapshot::Snapshot;
 pub use self::{
@@ -53,7 +54,7 @@ use self::{
     sent_revisions::SentRevision,
     snapshot::Memory,
 };
-use crate::{configuration_metrics::ConfigurationMetrics, kinds::Caches};
+use crate::{configuration_metrics::ConfigurationMetrics, kinds::Caches, partition::rules::manual_state::ManualStates};
 
 /// The minimum time between two requested polls.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -144,7 +145,7 @@ impl Clusters {
         let begin = self.instant();
         let cluster = self.cluster(controller);
         let mut polls = cluster.poll.latest.subscribe();
-        polls.mark_unchanged();
+        drop(polls.borrow_and_update());
         cluster.poll.request_with_jobs();
         let is_new = |latest: &Polled| latest.knowledge.known().is_none() || latest.begun >= begin;
         let polled = async {
@@ -226,6 +227,11 @@ impl Clusters {
     /// Remembers a revision that is about to be sent.
     pub(crate) fn note_sent(&self, controller: &Key, sent: SentRevision) {
         lock(&self.cluster(controller).memory).revisions.note_sent(sent);
+    }
+
+    /// Remembers the manual states, which Slurm has just shown.
+    pub(crate) fn note_manual_states(&self, controller: &Key, states: ManualStates) {
+        lock(&self.cluster(controller).memory).manual_states = Some(states);
     }
 
     /// Publishes the reports about the Partitions of a Controller, and wakes those whose report changed.

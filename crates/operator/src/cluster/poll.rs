@@ -10,12 +10,10 @@ use std::{
 };
 
 use api::{Controller, NodeSet, Partition};
+use host::watch;
 use kube::ResourceExt;
 use runtime::Key;
-use tokio::{
-    sync::{Notify, watch},
-    time::Instant,
-};
+use tokio::{sync::Notify, time::Instant};
 use tracing::info;
 
 use super::{

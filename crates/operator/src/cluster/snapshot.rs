@@ -14,6 +14,7 @@ use super::{
     partition_reports::PartitionReports,
     sent_revisions::{Lives, Revisions, Served},
 };
+use crate::partition::rules::manual_state::ManualStates;
 
 /// Everything known about one cluster.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,8 @@ pub(crate) struct Snapshot {
     /// The revisions slurmctld ran with, each with the time since when that is known.
     pub(crate) lives: Lives,
     pub(crate) served: Served,
+    /// The manual states that were found when Slurm last responded with those of the accepted revision.
+    pub(crate) manual_states: Option<ManualStates>,
     /// The address of an external slurmctld, and the result of the last poll. The end of the first poll wakes the Controller.
     pub(crate) external: Option<(String, Option<Arc<View>>)>,
     /// Nodes that have not applied the last change.
@@ -51,6 +54,7 @@ pub(super) struct Memory {
     pub(super) revisions: Revisions,
     pub(super) node_starts: NodeStarts,
     pub(super) partitions: PartitionReports,
+    pub(super) manual_states: Option<ManualStates>,
 }
 
 impl Cluster {
@@ -72,6 +76,7 @@ impl Cluster {
             report,
             lives,
             served,
+            manual_states: memory.manual_states.clone(),
             external: external.map(|external| (external.address.clone(), external.view())),
             lagging: lagging.unwrap_or_default(),
             superseded: reported.and_then(|reported| Some((reported.pod, reported.superseded?))),

@@ -232,9 +232,17 @@ impl<'a> Deployment<'a> {
         }
         let known = [self.live(), accepted].into_iter().flatten();
         let highest = known.map(|revision| revision.sequence).max().unwrap_or(0);
-        // No slurmctld has started, or the user requires a restart: written for the next pod.
+        // No slurmctld has started, or the user requires a restart: written for the next pod. Once slurmctld has run, the next
+        // pod starts with the configuration that it ran with, and its agent checks a newer one.
         let is_started = self.pods().any(|pod| pods::has_started(pod));
-        if !is_started || self.may_restart() {
+        let has_run = self
+            .facts
+            .former
+            .accepted
+            .as_ref()
+            .is_some_and(|accepted| accepted.served);
+        let is_checked_later = has_run && recorded.is_none() && self.facts.method != Method::RestartUnsupervised;
+        if !is_started && !is_checked_later || self.may_restart() {
             let sequence = recorded.unwrap_or(highest + 1);
             let config = if is_started {
                 ConfigState::Restarting { digest }

@@ -52,6 +52,8 @@ pub(super) struct Gathered {
     pub(super) held: Vec<Held>,
     /// Slurm has other states than written, but they were read before the states were written.
     pub(super) is_unsure: bool,
+    /// Slurm was polled while slurmctld ran with the accepted revision, so that the manual states are all there are.
+    pub(super) knows_states: bool,
     /// A decision depended on jobs or nodes in Slurm.
     pub(super) depends_on_slurm: bool,
 }
@@ -90,7 +92,8 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
     let content = Content { adopted, ..content };
     let retained = gather_retained(facts, &content);
     let content = Content { retained, ..content };
-    let (manual_states, is_unsure) = gather_manual_states(facts, &content, fresh.is_some());
+    let knows_states = fresh.is_some_and(|seen| seen.partitions.is_some()) && facts.method == Method::InPlace;
+    let (manual_states, is_unsure) = gather_manual_states(facts, &content, knows_states);
 
     // Jobs decide when a Partition is removed, and nodes decide when one is accepted.
     let depends_on_slurm = !find_leaving(inputs, before, &taken).is_empty()
@@ -119,6 +122,7 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
         },
         findings,
         is_unsure,
+        knows_states,
         depends_on_slurm,
     }
 }
@@ -139,15 +143,17 @@ fn gather_retained(facts: &Facts, content: &Content) -> RetainedLines {
     find_retained(written, &kept, &node_sets.collect(), &before.retained, in_use, jobs)
 }
 
-fn gather_manual_states(facts: &Facts, content: &Content, is_fresh: bool) -> (ManualStates, bool) {
+fn gather_manual_states(facts: &Facts, content: &Content, knows_states: bool) -> (ManualStates, bool) {
     let seen = facts.snapshot.knowledge.known();
+    // What was found may not be in an accepted revision yet. It is kept while Slurm does not respond.
+    let found = facts.snapshot.manual_states.as_ref().filter(|_| !knows_states);
     find_manual_states(
         &facts.inputs.partitions,
         seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
         // A closed partition is not a reason to restart slurmctld.
-        is_fresh && facts.method == Method::InPlace,
+        knows_states,
         facts.former.slurm_conf.as_ref(),
-        &facts.former.content().manual_states,
+        found.unwrap_or(&facts.former.content().manual_states),
         || {
             let built = build_files(&facts.parent, content, facts.max_node_count);
             slurm_conf(&built.files).unwrap_or_default()

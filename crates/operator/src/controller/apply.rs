@@ -29,6 +29,10 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     if let Some(sent) = &configuration.sent {
         context.clusters.note_sent(&key, sent.clone());
     }
+    if configuration.knows_states {
+        let states = configuration.manual_states.clone();
+        context.clusters.note_manual_states(&key, states);
+    }
     context
         .clusters
         .follow_jobs(&key, &Follower::Controller, configuration.depends_on_slurm);

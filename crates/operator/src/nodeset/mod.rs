@@ -212,11 +212,10 @@ impl Reconciler for NodeSetReconciler {
             return Err(error);
         }
         let available = status::until_available(&observed);
-        let back = plan::until_back(&observed);
         // The state changed before an order of ours arrived, so the next plan is made on the new state.
         let again = applied.changed.then_some(SOON);
         let taken = applied.name_taken.then_some(TAKEN_RETRY);
-        let requeue = [plan.requeue, mirror.requeue, postponed, available, back, again, taken]
+        let requeue = [plan.requeue, mirror.requeue, postponed, available, again, taken]
             .into_iter()
             .flatten()
             .min();

@@ -242,7 +242,10 @@ impl Orders {
             let may_go = set.is_none_or(|set| {
                 let wanted = set["spec"]["replicas"].as_u64().unwrap_or(1);
                 let owned = |pod: &&Arc<Value>| pod["metadata"]["ownerReferences"][0]["uid"] == set["metadata"]["uid"];
-                let numbers = pods.iter().filter(owned).map(|pod| ordinal(pod["metadata"]["name"].as_str()?));
+                let numbers = pods
+                    .iter()
+                    .filter(owned)
+                    .map(|pod| ordinal(pod["metadata"]["name"].as_str()?));
                 let numbers: Vec<Option<u64>> = numbers.collect();
                 // An update gives the successor a lower number that is free.
                 let higher = numbers.iter().filter(|number| **number > ordinal(name)).count() as u64;

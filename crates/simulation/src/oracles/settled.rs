@@ -138,9 +138,16 @@ pub fn changes(before: &Value, after: &Value) -> Vec<String> {
         return vec![format!(": {before} to {after}")];
     }
     let inner = |key: &String| {
-        let of = |value: &Value| value.pointer(&format!("/{}", key.replace('~', "~0").replace('/', "~1"))).cloned();
+        let of = |value: &Value| {
+            value
+                .pointer(&format!("/{}", key.replace('~', "~0").replace('/', "~1")))
+                .cloned()
+        };
         let changes = changes(&of(before).unwrap_or_default(), &of(after).unwrap_or_default());
-        changes.into_iter().map(move |change| format!("/{key}{change}")).collect::<Vec<_>>()
+        changes
+            .into_iter()
+            .map(move |change| format!("/{key}{change}"))
+            .collect::<Vec<_>>()
     };
     all.iter().flat_map(inner).collect()
 }

@@ -136,11 +136,7 @@ impl Slurm {
                 sent,
             } => self.deliver_to_node(from, address, node, message, sent),
             Event::FromHost { host, message } => self.deliver_from_host(host, message),
-            Event::Register {
-                host,
-                slurmd,
-                asked,
-            } => self.register(host, slurmd, asked),
+            Event::Register { host, slurmd, asked } => self.register(host, slurmd, asked),
             Event::ProcessEnds { host, launch } => self.process_ends(host, launch),
             Event::ProcessKilled { host, launch } => self.process_killed(host, launch),
             Event::Accounting(id) => self.account(id),

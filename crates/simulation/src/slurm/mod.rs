@@ -21,6 +21,7 @@
 //! The rules come from measurements and from Slurm's source, 26.05. `crates/testbed/tests/operator/replay.rs` compares them with a
 //! real slurmctld.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub mod accounting;
@@ -208,6 +209,13 @@ impl Slurm {
 
     pub fn hosts(&self) -> impl Iterator<Item = (HostId, &Host)> {
         self.hosts.iter().enumerate().map(|(index, host)| (HostId(index), host))
+    }
+
+    /// The numbers of jobs with processes that are suspended, whatever slurmctld believes.
+    pub fn stopped_jobs(&self) -> BTreeSet<u32> {
+        let processes = self.hosts.iter().flat_map(|host| &host.processes);
+        let stopped = processes.filter(|process| process.suspended.is_some());
+        stopped.map(|process| process.id).collect()
     }
 
     /// Starts slurmd; it registers by itself as soon as it reaches slurmctld.

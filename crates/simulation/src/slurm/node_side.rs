@@ -298,14 +298,7 @@ impl Slurm {
                     message: ToController::Register(registration),
                 });
             }
-            _ if asked == Asked::ByItself => self.plan(
-                self.now + RETRY,
-                Event::Register {
-                    host,
-                    slurmd,
-                    asked,
-                },
-            ),
+            _ if asked == Asked::ByItself => self.plan(self.now + RETRY, Event::Register { host, slurmd, asked }),
             _ => {}
         }
     }

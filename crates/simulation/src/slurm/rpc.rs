@@ -1,8 +1,8 @@
 //! Slurm's own protocol, as far as the agent uses it. slurmctld's files and their hash are those of its pod.
 
 use slurm::rpc::{
-    Frame, LiveNode, LivePartition, MessageType, NodeUpdate, PartitionUpdate, pack_admin_state, pack_nodes, pack_partitions,
-    unpack_end_of_job, unpack_node_name, unpack_partition_name,
+    Frame, LiveNode, LivePartition, MessageType, NodeUpdate, PartitionUpdate, pack_admin_state, pack_nodes,
+    pack_partitions, unpack_end_of_job, unpack_node_name, unpack_partition_name,
 };
 use slurm::{Node, Partition, node::NodeFlag};
 

@@ -166,7 +166,10 @@ impl World {
             running.refreshed = elapsed();
             self.mount(pod, &running.machine);
         }
-        let runs = matches!(running.content, Content::Slurmctld(_) | Content::Slurmd(_) | Content::Other);
+        let runs = matches!(
+            running.content,
+            Content::Slurmctld(_) | Content::Slurmd(_) | Content::Other
+        );
         if runs && text(pod, "/status/podIP") != running.machine.address {
             // etcd was restored from a time before the containers started.
             self.report_running(pod, &running.machine.address);

@@ -27,8 +27,7 @@ pub use fence::Fence;
 pub use key::{AgentKey, EmptyKey, KeyDigest};
 pub use message::{
     Action, Checked, Commanded, Daemon, DaemonState, KeptState, Outcome, PROTOCOL, PartitionInUse, Phase, Pushed,
-    RETRY_DRY_RUN, Refusal, Refused, RefusedPeer, Restored, Status, StepTime, Superseded,
-    UpdateChannel,
+    RETRY_DRY_RUN, Refusal, Refused, RefusedPeer, Restored, Status, StepTime, Superseded, UpdateChannel,
 };
 pub use token::{Claims, InvalidToken, Request};
 

@@ -19,11 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use host::FileError;
+use host::watch;
 use slurm::Revision;
 use slurm::agent::{Fence, Outcome, Phase, Refusal, Refused};
 use slurm::revision::{ControllerUid, LiveRevision};
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 

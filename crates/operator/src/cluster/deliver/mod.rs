@@ -16,6 +16,7 @@ use std::{
 };
 
 use api::configuration::RejectedBy;
+use host::watch;
 use jiff::Timestamp;
 use runtime::Key;
 use slurm::{
@@ -24,7 +25,7 @@ use slurm::{
     revision::{ControllerUid, Digest, File, FileName},
 };
 use thiserror::Error;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
 pub(crate) use slurm::revision::LiveRevision;
 

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::configuration::RejectedBy;
+use host::watch;
 use slurm::{
     agent::{
         Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, PROTOCOL, Phase, Pushed, RETRY_DRY_RUN,
@@ -10,10 +11,7 @@ use slurm::{
     },
     revision::Digest,
 };
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
 use super::{

@@ -168,7 +168,7 @@ pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
 }
 
 /// Returns how long until the next of the [`cut_off`] workers counts as back; no event reports that.
-pub fn until_back(observed: &Observed) -> Option<Duration> {
+pub(super) fn until_back(observed: &Observed) -> Option<Duration> {
     let left = cut_off(observed).into_values().filter_map(|node| {
         let since = ready_since(observed.nodes.get(&node)?)?;
         Duration::try_from(SETTLED_AFTER - observed.now.duration_since(since)).ok()

@@ -36,7 +36,7 @@ pub use self::{
     daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
-    loss::{Death, cut_off, death_of_node, missed_address, until_back, without_pod},
+    loss::{Death, cut_off, death_of_node, missed_address, without_pod},
     proof::{Evidence, Occupancy},
     reservation::ReservationReport,
     revision::RevisionPlan,
@@ -370,6 +370,7 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE_WHILE_WAITING));
     }
+    plan.requeue = [plan.requeue, loss::until_back(observed)].into_iter().flatten().min();
 }
 
 /// Plans the next step of every worker, whether it stays or leaves.

@@ -59,7 +59,7 @@ impl Programs for ControllerPod {
         let conf = program.words.last().cloned().unwrap_or_default();
         let reading = reading::read(&self.machine.files, Path::new(&conf), &Place::DryRun);
         let (stderr, mut output) = duplex(1 << 16);
-        let (exit, exited) = tokio::sync::watch::channel(None);
+        let (exit, exited) = host::watch::channel(None);
         let killed = exit.clone();
         self.spawn(async move {
             let say = async |output: &mut DuplexStream, words: &str| {
@@ -95,8 +95,8 @@ impl Programs for ControllerPod {
 
 struct DryRun {
     stderr: Option<DuplexStream>,
-    killed: tokio::sync::watch::Sender<Option<i32>>,
-    exited: tokio::sync::watch::Receiver<Option<i32>>,
+    killed: host::watch::Sender<Option<i32>>,
+    exited: host::watch::Receiver<Option<i32>>,
     _activity: Activity,
 }
 

@@ -397,6 +397,19 @@ fn a_new_manual_state_is_written_into_the_file() {
 }
 
 #[test]
+fn a_manual_state_that_is_not_accepted_yet_is_kept_while_slurm_does_not_respond() {
+    let mut observed = after(cluster(""), cluster(""), &[("cpu", "DRAIN")], json!([]), READ);
+    let found = plan(&observed).configuration;
+    assert!(found.knows_states);
+    observed.snapshot.manual_states = Some(found.manual_states);
+    observed.snapshot.knowledge = Knowledge::default();
+    let plan = plan(&observed);
+    assert!(!plan.configuration.knows_states);
+    let conf = pushed_conf(&plan);
+    assert!(line(&conf, "cpu").unwrap().contains("State=DRAIN"), "{conf}");
+}
+
+#[test]
 fn a_manual_state_is_kept_while_the_settings_of_its_partition_cannot_be_read() {
     let mut bad = cluster("");
     bad[1]["spec"]["partition"]["config"] = "MaxTime=9 \\".into();

@@ -45,14 +45,28 @@ fn a_change_is_written_once_slurmctld_runs_with_it() {
 
 #[test]
 fn before_any_pod_has_started_a_change_is_written_at_once() {
-    let mut objects = running(&json!({}));
-    objects.retain(|object| object["kind"] != "Pod");
+    let mut objects = with_keys(&json!({}));
+    objects.extend(written(&planned(objects.clone())));
     let plan = planned(changed(objects, &json!({ "extraConf": "SchedulerParameters=defer" })));
     assert!(matches!(
         plan.configuration.state,
         ConfigState::Written { sequence: 2, .. }
     ));
     assert!(slurm_conf(&plan).contains("defer"));
+}
+
+#[test]
+fn while_slurmctld_has_no_pod_a_change_waits_for_the_agent_of_the_next() {
+    let mut objects = running(&json!({}));
+    objects.retain(|object| object["kind"] != "Pod");
+    let unchanged = planned(objects.clone());
+    assert!(matches!(
+        unchanged.configuration.state,
+        ConfigState::Written { sequence: 1, .. }
+    ));
+    let plan = planned(changed(objects, &json!({ "extraConf": "SchedulerParameters=defer" })));
+    assert!(matches!(plan.configuration.state, ConfigState::Away { .. }));
+    assert!(!slurm_conf(&plan).contains("defer"));
 }
 
 #[test]

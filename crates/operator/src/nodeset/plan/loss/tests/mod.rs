@@ -246,6 +246,17 @@ fn a_name_is_not_used_while_its_last_worker_may_be_alive() {
 }
 
 #[test]
+fn the_record_of_an_unreachable_worker_ends_without_an_event() {
+    let requeue = |back: &str| {
+        let back = with(host("k1"), &[("/status/conditions/0/lastTransitionTime", json!(back))]);
+        planned(vec![worker(0), back], json!(null), unknown()).requeue
+    };
+    assert_eq!(requeue("2026-01-01T00:59:20Z"), Some(Duration::from_secs(30)));
+    let long_back = requeue("2026-01-01T00:50:00Z");
+    assert!(long_back > Some(Duration::from_secs(30)), "{long_back:?}");
+}
+
+#[test]
 fn an_unreachable_worker_is_recorded_until_it_is_dead_or_back() {
     let noted = |objects: Vec<Value>, status: Value| {
         let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
