@@ -71,7 +71,7 @@ impl Programs for ControllerPod {
                 Ok(_) => {
                     sleep(reading.hangs + PRIMARY).await;
                     say(&mut output, "Running as primary controller").await;
-                    exit.closed().await;
+                    let _ = exit.subscribe().wait_for(Option::is_some).await;
                 }
                 Err(Death { after, words }) => {
                     say(&mut output, &words).await;
