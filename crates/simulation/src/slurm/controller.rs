@@ -65,17 +65,17 @@ pub(super) struct Registration {
     pub(super) slurmd_start_time: Duration,
     /// The numbers of jobs with processes, and whether the script is among them.
     pub(super) jobs: Vec<(u32, bool)>,
-    pub(super) asked: Asked,
+    pub(super) requester: Requester,
 }
 
 /// Who made a slurmd register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum Requester {
     /// It starts or reloads, and registers until it reaches slurmctld.
-    ByItself,
-    BySlurmctld,
+    Slurmd,
+    Slurmctld,
     /// It joins even if slurmctld does not know it.
-    ByAgent,
+    Agent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::accounting::{Record, Slurmdbd};
-use super::controller::{Asked, Controller, Dirty, Effect, Timer, ToController, ToNode};
+use super::controller::{Controller, Dirty, Effect, Requester, Timer, ToController, ToNode};
 use super::host::Host;
 use super::ids::{ControllerId, HostId, VolumeId};
 use super::ledger::{JobHistory, Launch, Ledger, Order, RecordedEnd, Start, Write};
@@ -35,7 +35,7 @@ pub(super) enum Event {
     Register {
         host: HostId,
         slurmd: Duration,
-        asked: Asked,
+        requester: Requester,
     },
     ProcessEnds {
         host: HostId,
@@ -136,7 +136,11 @@ impl Slurm {
                 sent,
             } => self.deliver_to_node(from, address, node, message, sent),
             Event::FromHost { host, message } => self.deliver_from_host(host, message),
-            Event::Register { host, slurmd, asked } => self.register(host, slurmd, asked),
+            Event::Register {
+                host,
+                slurmd,
+                requester,
+            } => self.register(host, slurmd, requester),
             Event::ProcessEnds { host, launch } => self.process_ends(host, launch),
             Event::ProcessKilled { host, launch } => self.process_killed(host, launch),
             Event::Accounting(id) => self.account(id),

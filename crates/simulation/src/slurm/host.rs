@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::controller::{Asked, Registration};
+use super::controller::{Registration, Requester};
 use super::state::JobKey;
 
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Host {
         self.slurmd.is_some() && self.frozen.is_none() && !self.removed
     }
 
-    pub(super) fn registration(&self, asked: Asked) -> Option<Registration> {
+    pub(super) fn registration(&self, requester: Requester) -> Option<Registration> {
         Some(Registration {
             name: self.spec.name.clone(),
             address: self.spec.address.clone(),
@@ -72,7 +72,7 @@ impl Host {
                 .iter()
                 .map(|process| (process.id, process.batch))
                 .collect(),
-            asked,
+            requester,
         })
     }
 

@@ -53,7 +53,7 @@ pub use request::{Code, Failure, NodeOrder, NodeUpdate, PartitionUpdate, Reply, 
 pub use settings::Conf;
 pub use state::{State, Submission};
 
-use controller::Asked;
+use controller::Requester;
 use engine::{Daemon, Event};
 use ledger::End;
 use settings::{LATENCY, START};
@@ -234,7 +234,7 @@ impl Slurm {
                 Event::Register {
                     host,
                     slurmd,
-                    asked: Asked::ByItself,
+                    requester: Requester::Slurmd,
                 },
             );
         }
@@ -246,8 +246,15 @@ impl Slurm {
         let Some(slurmd) = slurmd.filter(|_| self.hosts[host.0].slurmd_responds()) else {
             return false;
         };
-        let asked = Asked::ByAgent;
-        self.plan(self.now + LATENCY, Event::Register { host, slurmd, asked });
+        let requester = Requester::Agent;
+        self.plan(
+            self.now + LATENCY,
+            Event::Register {
+                host,
+                slurmd,
+                requester,
+            },
+        );
         true
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slurm::node::NodeFlag::{Drain, DynamicNorm, Fail, NotResponding};
 
-use super::controller::{Asked, Controller, Effect, Registration, ToNode};
+use super::controller::{Controller, Effect, Registration, Requester, ToNode};
 use super::request::{Code, NodeOrder, NodeUpdate};
 use super::settings::{BATCH_START_TIMEOUT, MESSAGE_TIMEOUT};
 use super::state::{JobPhase, Node};
@@ -151,11 +151,11 @@ impl Controller {
             boot_time,
             slurmd_start_time,
             jobs,
-            asked,
+            requester,
         } = registration;
         if !self.state.nodes.contains_key(&name) {
             // A registration that slurmctld asked for comes from a node that was deleted since.
-            if asked == Asked::BySlurmctld {
+            if requester == Requester::Slurmctld {
                 return;
             }
             let node = Node {

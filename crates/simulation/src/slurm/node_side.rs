@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::controller::{Asked, ToController, ToNode};
+use super::controller::{Requester, ToController, ToNode};
 use super::engine::{Event, Slurm};
 use super::host::{Host, Process};
 use super::ids::{ControllerId, HostId};
@@ -74,7 +74,7 @@ impl Slurm {
                     Event::Register {
                         host: id,
                         slurmd,
-                        asked: Asked::BySlurmctld,
+                        requester: Requester::Slurmctld,
                     },
                 );
                 return;
@@ -285,12 +285,12 @@ impl Slurm {
         }
     }
 
-    pub(super) fn register(&mut self, host: HostId, slurmd: Duration, asked: Asked) {
+    pub(super) fn register(&mut self, host: HostId, slurmd: Duration, requester: Requester) {
         let state = &self.hosts[host.0];
         if state.removed || state.slurmd != Some(slurmd) {
             return;
         }
-        let registration = state.registration(asked).filter(|_| state.frozen.is_none());
+        let registration = state.registration(requester).filter(|_| state.frozen.is_none());
         match (registration, self.peer_of(host)) {
             (Some(registration), Some(to)) => {
                 self.handle(Event::Deliver {
@@ -298,7 +298,14 @@ impl Slurm {
                     message: ToController::Register(registration),
                 });
             }
-            _ if asked == Asked::ByItself => self.plan(self.now + RETRY, Event::Register { host, slurmd, asked }),
+            _ if requester == Requester::Slurmd => self.plan(
+                self.now + RETRY,
+                Event::Register {
+                    host,
+                    slurmd,
+                    requester,
+                },
+            ),
             _ => {}
         }
     }
