@@ -297,7 +297,7 @@ fn clients_are_routed_to_the_active_slurmctld() {
             .iter()
             .filter_map(|effect| match effect {
                 Effect::LabelActive { pod, active, .. } => Some((pod.clone(), *active)),
-                Effect::DeleteStatefulSet { .. } => None,
+                Effect::DeleteStatefulSet { .. } | Effect::DeletePod { .. } => None,
             })
             .collect()
     };
