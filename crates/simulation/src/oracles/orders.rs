@@ -247,11 +247,15 @@ impl Orders {
                     .filter(owned)
                     .map(|pod| ordinal(pod["metadata"]["name"].as_str()?));
                 let numbers: Vec<Option<u64>> = numbers.collect();
-                // An update gives the successor a lower number that is free.
+                // An update keeps the record for a successor of the same name. This one gets a lower number that is free, and the
+                // record stays without a worker.
                 let higher = numbers.iter().filter(|number| **number > ordinal(name)).count() as u64;
                 let gets_another_name = ordinal(name).is_some_and(|number| number + higher >= wanted);
-                let is_deleted = set["metadata"]["deletionTimestamp"].is_string();
-                is_deleted || numbers.len() as u64 > wanted || gets_another_name
+                let is_surplus = numbers.len() as u64 > wanted;
+                if gets_another_name && !is_surplus {
+                    world.lost_workers.lock().unwrap().insert(name.clone());
+                }
+                is_surplus || set["metadata"]["deletionTimestamp"].is_string()
             });
             if may_go {
                 order.unwanted = Some(elapsed());

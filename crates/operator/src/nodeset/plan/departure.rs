@@ -1,12 +1,8 @@
 //! Removes workers: each is marked, drained, proven idle and removed. A step is planned only once the previous one is
 //! observed. `spec.drain` says how long a worker waits for its jobs and how they end then; without it, it waits forever.
 
-use api::{
-    drain::OnDrainTimeout,
-    nodeset::{ClaimRetention, ScalingMode},
-};
+use api::{drain::OnDrainTimeout, nodeset::ClaimRetention};
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
 use slurm::{Job, Node, job::JobStateName};
 
 use super::{
@@ -14,7 +10,6 @@ use super::{
     proof::{Evidence, Occupancy},
     reservation,
     rollout::startup_problem,
-    size,
 };
 use crate::{
     cluster::{JobOrder, NodeOrder},
@@ -89,7 +84,7 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
                 )));
             }
             let seen = observed.slurm_node(worker);
-            let keep_record = seen.and_then(|node| reason_to_keep_record(observed, node, worker, &occupancy, cause));
+            let keep_record = seen.and_then(|node| reason_to_keep_record(node, worker, &occupancy, cause));
             let holder = seen.and_then(|node| reservation::explain_holder(&observed.nodeset, node));
             let Some(holder) = holder.filter(|_| keep_record.is_none()) else {
                 let order = match keep_record {
@@ -125,32 +120,13 @@ fn may_register_until(observed: &Observed, worker: Worker<'_>) -> Option<Timesta
 }
 
 /// Returns why Slurm's record has to outlive the worker, if it does.
-fn reason_to_keep_record(
-    observed: &Observed,
-    node: &Node,
-    worker: Worker<'_>,
-    occupancy: &Occupancy,
-    cause: Cause,
-) -> Option<String> {
+fn reason_to_keep_record(node: &Node, worker: Worker<'_>, occupancy: &Occupancy, cause: Cause) -> Option<String> {
     if let Occupancy::Free { keep_record: Some(why) } = occupancy {
         return Some(why.clone());
     }
     // The successor would register without the administrator's drain and accept jobs.
     let is_manual = cause == Cause::Update && !drains::has_operator_reason(node, Some(worker));
-    let is_inherited = is_manual && passes_its_name_on(observed, worker);
-    is_inherited.then(|| format!("an administrator drained it: {}", node.reason))
-}
-
-/// Whether the successor of a worker gets its name. It does not while enough lower ordinals are free: the record would then
-/// stay without a worker.
-fn passes_its_name_on(observed: &Observed, worker: Worker<'_>) -> bool {
-    let (nodeset, mode) = (observed.nodeset.name_any(), worker.mode());
-    let Some(ordinal) = worker.ordinal(&nodeset).filter(|_| mode != ScalingMode::DaemonSet) else {
-        return true;
-    };
-    let is_higher = |other: &Worker<'_>| other.is_active() && other.ordinal(&nodeset) > Some(ordinal);
-    let higher = observed.workers().filter(is_higher).count();
-    size(ordinal).saturating_add(higher) < size(observed.nodeset.spec.replicas())
+    is_manual.then(|| format!("an administrator drained it: {}", node.reason))
 }
 
 /// Returns the claims to delete with this worker.

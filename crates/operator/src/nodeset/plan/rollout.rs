@@ -151,11 +151,8 @@ pub fn startup_problem(worker: Worker<'_>) -> Option<String> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{Effect, Plan, WorkerRemoval, tests::steps};
-    use crate::{
-        cluster::NodeOrder,
-        nodeset::fixture::{DRAINED, IDLE, known, planned, unknown, with, worker},
-    };
+    use super::super::{Plan, tests::steps};
+    use crate::nodeset::fixture::{DRAINED, IDLE, known, planned, unknown, with, worker};
 
     fn of(revision: &str, pod: Value) -> Value {
         with(
@@ -341,49 +338,32 @@ mod tests {
         assert_eq!(steps(&plan), [""; 0]);
     }
 
-    /// The removal of a worker of an old revision that a person has drained.
-    fn removal_of_drained(replicas: u32, current: &[u32], drained: u32) -> WorkerRemoval {
+    #[test]
+    fn a_manually_drained_node_keeps_its_record() {
         let hash = hash();
-        let mut pods: Vec<Value> = current.iter().map(|n| of(&hash, worker(*n))).collect();
-        pods.push(leaving(of("old", worker(drained))));
-        let name = |n: &u32| format!("compute-{n}");
-        let mut nodes: Vec<Value> = current
-            .iter()
-            .map(|n| json!({ "name": name(n), "state": IDLE }))
-            .collect();
-        nodes.push(json!({ "name": name(&drained), "state": DRAINED, "reason": "broken fan" }));
+        let pods = vec![
+            of(&hash, worker(0)),
+            of(&hash, worker(1)),
+            of(&hash, worker(2)),
+            leaving(of("old", worker(3))),
+        ];
+        let nodes = json!([
+            { "name": "compute-0", "state": IDLE }, { "name": "compute-1", "state": IDLE }, { "name": "compute-2", "state": IDLE },
+            { "name": "compute-3", "state": DRAINED, "reason": "broken fan" },
+        ]);
         let observation = slurm::rest::Observation {
-            nodes: serde_json::from_value(json!(nodes)).unwrap(),
+            nodes: serde_json::from_value(nodes).unwrap(),
             jobs: Vec::new(),
             process: Some(slurm::rest::Process { boot_time: 1 }),
         };
         let seen = crate::cluster::Seen::new(observation, crate::nodeset::fixture::now());
-        let mut spec = rolling(&json!(1));
-        spec["replicas"] = json!(replicas);
-        let plan = planned(&spec, pods, crate::cluster::Knowledge::Known(seen.into()));
-        let [Effect::RemoveWorker(removal)] = plan.effects.as_slice() else {
+        let plan = planned(&rolling(&json!(1)), pods, crate::cluster::Knowledge::Known(seen.into()));
+        let [super::super::Effect::RemoveWorker(removal)] = plan.effects.as_slice() else {
             panic!("{:?}", plan.effects)
         };
-        removal.clone()
-    }
-
-    #[test]
-    fn a_manually_drained_node_keeps_its_record() {
-        for (replicas, current, drained) in [(4, &[0, 1, 2][..], 3), (4, &[1, 2, 3], 0), (2, &[4], 0)] {
-            let removal = removal_of_drained(replicas, current, drained);
-            let order = removal.order.as_ref().map(|order| &order.order);
-            assert_eq!(order, Some(&NodeOrder::Drain { reason: None }));
-            let why = removal.keep_record.as_deref().unwrap_or_default();
-            assert!(why.contains("broken fan"), "{why:?}");
-        }
-    }
-
-    #[test]
-    fn a_manually_drained_node_goes_if_its_successor_gets_another_name() {
-        for (replicas, current, drained) in [(1, &[][..], 3), (2, &[0], 3), (3, &[3, 4], 1)] {
-            let removal = removal_of_drained(replicas, current, drained);
-            let order = removal.order.as_ref().map(|order| &order.order);
-            assert_eq!((order, removal.keep_record), (Some(&NodeOrder::Delete), None));
-        }
+        let order = removal.order.as_ref().map(|order| &order.order);
+        assert_eq!(order, Some(&crate::cluster::NodeOrder::Drain { reason: None }));
+        let why = removal.keep_record.as_deref().unwrap_or_default();
+        assert!(why.contains("broken fan"), "{why:?}");
     }
 }
