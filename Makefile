@@ -19,7 +19,7 @@ TIMINGS := $(CURDIR)/target/timings
 # Tests that passed only when they were repeated.
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
-.PHONY: help up down env test test-unit test-charts test-e2e chaos simulate crash-points replay bench lint images build operator valgrind
+.PHONY: help up down env test test-unit test-charts test-e2e chaos simulate crash-points replay defects bench lint images build operator valgrind
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -88,6 +88,9 @@ crash-points: ## Let operators and agents die after every effect of every scenar
 
 replay: ## Play the history of one seed and tell its story: SEED=
 	cargo run --quiet --profile simulation --package simulation -- replay --seed $(SEED)
+
+defects: ## Show that the simulation finds defects that are put back on purpose: SEEDS=200 D='name name' (docs/testing.md)
+	@hack/defects $(D)
 
 bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md); B=scale measures one subject on the cluster
 	cargo bench --quiet --profile image --package slurm-operator --bench reconcile

@@ -28,6 +28,8 @@ pub struct Campaign {
     pub histories: Option<u64>,
     pub time: Duration,
     pub threads: usize,
+    /// No history begins after the first failure.
+    pub until_failure: bool,
 }
 
 /// What all histories together showed.
@@ -55,7 +57,8 @@ impl Campaign {
         let work = || {
             while self.histories.is_some() || begin.elapsed() < self.time {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if self.histories.is_some_and(|all| number >= all) {
+                let is_over = self.until_failure && summary.lock().unwrap().failed > 0;
+                if is_over || self.histories.is_some_and(|all| number >= all) {
                     break;
                 }
                 let outcome = history::play(self.from + number);

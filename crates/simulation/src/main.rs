@@ -59,6 +59,9 @@ struct Simulate {
     /// Histories at a time; as many as there are cores by default
     #[arg(long)]
     jobs: Option<usize>,
+    /// Stop at the first failure
+    #[arg(long)]
+    until_failure: bool,
     /// Print which faults struck during which effects, in Markdown
     #[arg(long)]
     table: bool,
@@ -131,6 +134,7 @@ fn simulate(options: &Simulate) -> ExitCode {
         histories: options.histories,
         time: Duration::from_secs(60 * options.minutes),
         threads: options.jobs.unwrap_or_else(threads),
+        until_failure: options.until_failure,
     };
     let mut summary = campaign.play();
     if options.table {
