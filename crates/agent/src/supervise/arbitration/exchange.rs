@@ -374,7 +374,7 @@ mod tests {
             assert!(!older.snapshot.succession.is_silent);
         }
         // The newer one has died.
-        tokio::time::advance(NOTICE_TIMEOUT - Duration::from_secs(1)).await;
+        tokio::time::advance(NOTICE_TIMEOUT.saturating_sub(Duration::from_secs(1))).await;
         older.poll().unwrap();
         assert!(!older.snapshot.succession.is_silent, "it has time to respond");
         tokio::time::advance(Duration::from_secs(1)).await;
