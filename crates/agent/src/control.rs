@@ -26,7 +26,10 @@ pub enum Request {
     Status,
     /// The response is a [`Reconfigured`], once the reconfigure is over.
     Reconfigure,
-    /// The response is a [`State`]. A daemon that waits for its next start is started at once.
+    /// The response is a [`State`]. A daemon that waits for its next start is started at once. One that runs goes on: it may have
+    /// been started since the request was decided on.
+    Start,
+    /// Like [`Request::Start`], but a daemon that runs is stopped before.
     Restart,
 }
 
@@ -81,6 +84,10 @@ impl Supervisor {
 
     pub async fn state(&self) -> Result<State, Error> {
         self.request(Request::Status, TIMEOUT).await
+    }
+
+    pub async fn start(&self) -> Result<State, Error> {
+        self.request(Request::Start, TIMEOUT).await
     }
 
     pub async fn restart(&self) -> Result<State, Error> {

@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-use simulation::arbitration::{Trouble, play};
+use serde_json::json;
+use simulation::{
+    arbitration::{Trouble, play},
+    script,
+    world::{self, World},
+};
+use tokio::time::sleep;
 
 #[test]
 fn a_pod_that_was_deleted_by_force_saves_its_state_before_its_successor_starts() {
@@ -43,4 +49,18 @@ fn a_pod_that_stood_still_is_killed_at_its_next_look_at_the_volume() {
 fn without_the_uid_of_their_pods_two_slurmctld_write() {
     let ending = play(Trouble::NoUid);
     assert!(!ending.failures.is_empty(), "{ending:?}");
+}
+
+/// `serve` finds a slurmctld that does not run yet, and asks for a start while `supervise` starts it.
+#[test]
+fn a_new_pod_starts_slurmctld_once() {
+    let starts = world::run(async || {
+        let world = World::new(1, 3);
+        script::install(&world, 2).await;
+        let before = world.slurm().ledger.starts.len();
+        world.delete("pods", "slurm-controller-0", &json!({}));
+        sleep(Duration::from_mins(1)).await;
+        world.slurm().ledger.starts.len() - before
+    });
+    assert_eq!(starts, 1);
 }

@@ -349,11 +349,13 @@ impl Supervisor {
                     None => reply.send(&Reconfigured::NotReady),
                 }
             }
-            Request::Restart => {
-                match self.daemon.restart() {
-                    Some(pid) => self.send(pid, Signal::SIGTERM),
-                    None if self.arbiter.is_waiting() || self.daemon.stopping => {}
-                    None => self.restart_at = Some(now),
+            Request::Start | Request::Restart => {
+                let running = self.daemon.main();
+                if let Some(pid) = running.filter(|_| request == Request::Restart) {
+                    self.daemon.restart();
+                    self.send(pid, Signal::SIGTERM);
+                } else if running.is_none() && !self.arbiter.is_waiting() && !self.daemon.stopping {
+                    self.restart_at = Some(now);
                 }
                 reply.send(&self.state());
             }

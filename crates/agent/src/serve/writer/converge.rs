@@ -12,7 +12,7 @@ use super::super::rollout::Rollout;
 use super::super::slurmctld::{Mismatch, ReadError, Role};
 use super::{ConfigWriter, PUSH_TIMEOUT};
 use crate::config_dir::Files;
-use crate::control::Reconfigured;
+use crate::control::{self, Reconfigured, State};
 use crate::dry_run::configuration_of;
 
 /// Above the minute for which a missing `Include` delays slurmctld. The reconfigure continues after that.
@@ -76,20 +76,22 @@ impl ConfigWriter {
             Next::Start => {
                 info!(sequence, "starting slurmctld with the new files");
                 rollout.started = true;
-                self.restart_slurmctld(rollout, "slurmctld is starting").await
+                let started = self.services.supervisor.start().await;
+                self.wait_for_start(rollout, started, "slurmctld is starting")
             }
             Next::Restart => {
                 info!(sequence, "restarting slurmctld, which the change needs");
                 self.enter_reconfiguring(&mut rollout, &live).await;
                 rollout.restarted = Some(self.services.host.instant());
-                self.restart_slurmctld(rollout, RESTARTING).await
+                let restarted = self.services.supervisor.restart().await;
+                self.wait_for_start(rollout, restarted, RESTARTING)
             }
             Next::Reconfigure => self.reconfigure(rollout, live).await,
         }
     }
 
-    async fn restart_slurmctld(&mut self, rollout: Rollout, reason: &str) -> Duration {
-        match self.services.supervisor.restart().await {
+    fn wait_for_start(&mut self, rollout: Rollout, requested: Result<State, control::Error>, reason: &str) -> Duration {
+        match requested {
             Ok(_) => self.wait(rollout, reason),
             Err(error) => self.wait(rollout, &error.to_string()),
         }
