@@ -88,7 +88,10 @@ fn judge_runs(
     let whole = whole.filter(|run| !severed.contains(&run.host) && !is_unreported(slurm, job, run));
     let whole = whole.count();
     if whole > 1 && !is_asked(slurm, job, None) {
-        failures.push(format!("job {} ran to its end {whole} times", job.id));
+        failures.push(format!(
+            "job {} ran to its end {whole} times\n{:?}\nlaunches {:?}\nends {:?}, forgotten {:?}",
+            job.id, job.runs, job.launches, job.ends, job.forgotten_ends
+        ));
     }
     for run in processes(job) {
         let Some((at, how)) = run.ended else { continue };
@@ -117,13 +120,15 @@ fn judge_runs(
 }
 
 /// Whether slurmctld cannot know that a script returned: the pod died before it could report that, or slurmctld was killed before it
-/// saved that, and no slurmdbd has it.
+/// saved that or the launch, and no slurmdbd has it.
 fn is_unreported(slurm: &Slurm, job: &JobHistory, run: &Run) -> bool {
     let died = slurm.host(run.host).died;
     let recorded = job.ends.iter();
     let recorded = recorded.filter(|end| end.launch == run.launch && end.phase == JobPhase::Completed);
     let is_lost = died.is_some_and(|died| !recorded.into_iter().any(|end| end.at <= died));
-    is_lost || job.forgotten_ends.contains(&run.launch)
+    let was_recorded = job.ends.iter().any(|end| end.launch == run.launch);
+    let is_unknown = job.forgotten_launches.contains(&run.launch) && !was_recorded;
+    is_lost || is_unknown || job.forgotten_ends.contains(&run.launch)
 }
 
 /// Whether a worker of a launch died before slurmctld could know, or during the launch.
@@ -170,10 +175,12 @@ fn unexplained(slurm: &Slurm, severed: &BTreeSet<HostId>, job: &JobHistory, run:
         )
     });
     Some(format!(
-        "job {} on {} was killed, and neither its worker died nor a person asked\nat {at:?}{}",
+        "job {} on {} was killed, and neither its worker died nor a person asked\nat {at:?}{}\nlaunches {:?}, forgotten {:?}",
         job.id,
         run.node,
-        last.unwrap_or_default()
+        last.unwrap_or_default(),
+        job.launches,
+        job.forgotten_launches
     ))
 }
 

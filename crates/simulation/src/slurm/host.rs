@@ -27,6 +27,8 @@ pub struct Host {
     /// When they went.
     pub died: Option<Duration>,
     pub processes: Vec<Process>,
+    /// Number and launch of scripts whose end slurmctld has not received. Their slurmstepd waits to report it.
+    pub(super) unreported: Vec<(u32, u64)>,
 }
 
 /// The script of a job, or its part on a further node.
@@ -52,6 +54,7 @@ impl Host {
             removed: false,
             died: None,
             processes: Vec::new(),
+            unreported: Vec::new(),
         }
     }
 
@@ -67,11 +70,12 @@ impl Host {
             features: self.spec.features.clone(),
             boot_time: self.spec.boot_time,
             slurmd_start_time: self.slurmd?,
-            jobs: self
-                .processes
-                .iter()
-                .map(|process| (process.id, process.batch))
-                .collect(),
+            jobs: {
+                let running = self.processes.iter().map(|process| (process.id, process.batch));
+                running
+                    .chain(self.unreported.iter().map(|(id, _)| (*id, true)))
+                    .collect()
+            },
             requester,
         })
     }

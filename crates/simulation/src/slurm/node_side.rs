@@ -220,13 +220,14 @@ impl Slurm {
         let ended = self.end_process(host, launch, End::Killed);
         // A slurmctld that forgot its order takes this for the end of the job.
         if let Some(Process { id, .. }) = ended.filter(|process| process.batch) {
-            let message = ToController::BatchEnded {
-                id,
-                launch,
-                exit_code: TERMINATED,
-            };
-            self.plan(self.now + LATENCY, Event::FromHost { host, message });
+            self.report_end(host, id, launch, TERMINATED);
         }
+    }
+
+    fn report_end(&mut self, host: HostId, id: u32, launch: u64, exit_code: i32) {
+        self.hosts[host.0].unreported.push((id, launch));
+        let message = ToController::BatchEnded { id, launch, exit_code };
+        self.plan(self.now + LATENCY, Event::FromHost { host, message });
     }
 
     pub(super) fn end_process(&mut self, host: HostId, launch: u64, how: End) -> Option<Process> {
@@ -261,8 +262,7 @@ impl Slurm {
         }
         let exit_code = process.exit_code;
         if let Some(Process { id, exit_code, .. }) = self.end_process(host, launch, End::Exited(exit_code)) {
-            let message = ToController::BatchEnded { id, launch, exit_code };
-            self.plan(self.now + LATENCY, Event::FromHost { host, message });
+            self.report_end(host, id, launch, exit_code);
         }
     }
 
@@ -280,7 +280,12 @@ impl Slurm {
         }
         match self.peer_of(host).filter(|_| state.frozen.is_none()) {
             // A frozen slurmctld takes it when it thaws.
-            Some(to) => self.handle(Event::Deliver { to, message }),
+            Some(to) => {
+                if let ToController::BatchEnded { launch, .. } = &message {
+                    self.hosts[host.0].unreported.retain(|(_, other)| other != launch);
+                }
+                self.handle(Event::Deliver { to, message });
+            }
             None => self.plan(self.now + RETRY, Event::FromHost { host, message }),
         }
     }
