@@ -177,6 +177,12 @@ fn the_three_troubleshooting_cases_of_the_guide_are_solved() {
     wait_applied(&namespace, "True", "Applied");
     assert!(conf().unwrap().contains(&partition(11)));
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:11:00");
+    // The other partition goes when its job is over, which makes another revision.
+    eventually("partition all is gone", SOON, || {
+        let conf = conf()?;
+        expect(!conf.contains("PartitionName=all"), conf)
+    })
+    .unwrap();
 
     // 2. The reconfigure fails because the file is bad …
     set_extra_conf(&namespace, &format!("{}\nJobSubmitPlugins=nope", partition(22))).unwrap();
