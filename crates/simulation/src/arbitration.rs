@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     Nothing,
-    /// Nobody gave it its UID, so that it cannot be told from the newer one.
+    /// It does not know its UID, so that it cannot be distinguished from the newer one.
     NoUid,
     /// slurmctld does not respond to signals.
     SlurmctldHangs,

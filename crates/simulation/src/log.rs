@@ -14,7 +14,7 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// From now on everything that this thread logs is told in the world, with `debug` also its details.
+/// Adds everything that this thread logs to the story of the world, with `debug` also its details.
 pub(crate) fn tell(world: &World) {
     WORLD.set(Some(world.clone()));
 }

@@ -36,7 +36,7 @@ fn a_pod_that_was_replaced_does_not_start_slurmctld_again() {
     assert!(ending.job_lives && ending.overlap.is_zero(), "{ending:?}");
 }
 
-/// Nobody can stop a process that goes on before it goes on.
+/// A process that resumes can only be killed after it has resumed.
 #[test]
 fn a_pod_that_stood_still_is_killed_at_its_next_look_at_the_volume() {
     let ending = play(Trouble::Stops);

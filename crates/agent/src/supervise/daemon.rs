@@ -243,7 +243,7 @@ impl Daemon {
         self.backoff.after_run_of(Duration::ZERO)
     }
 
-    /// Whether the main process was told to stop, for good or for a restart.
+    /// Whether the main process has received a signal to stop, for good or for a restart.
     pub fn is_ending(&self) -> bool {
         self.stopping || self.restarting
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::world::{NAMESPACE, World};
 
-/// The namespace of somebody else.
+/// A namespace that is not ours.
 const OTHER: &str = "other";
 
 /// Kinds and names of all foreign objects, with their namespaces.

@@ -98,7 +98,7 @@ fn judge_runs(
         match how {
             End::Exited(_) => {}
             End::HostLost => {
-                // Whatever order of ours came when: nobody else ended this pod.
+                // We ended this pod, whatever the order of our commands was.
                 let by_us = |(host, since): &&(HostId, Duration)| {
                     *host == run.host && *since <= at && !is_given_up(slurm, job, run, *since)
                 };

@@ -189,7 +189,7 @@ impl Records {
             }
         }
         if self.sent.as_ref() != Some(&self.snapshot) {
-            // The task ends when nobody receives them any more.
+            // The task ends once the receiver is dropped.
             let _ = self.snapshots.send(self.snapshot.clone());
             self.sent = Some(self.snapshot.clone());
         }
