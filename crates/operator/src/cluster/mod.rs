@@ -145,7 +145,6 @@ impl Clusters {
         let begin = self.instant();
         let cluster = self.cluster(controller);
         let mut polls = cluster.poll.latest.subscribe();
-        drop(polls.borrow_and_update());
         cluster.poll.request_with_jobs();
         let is_new = |latest: &Polled| latest.knowledge.known().is_none() || latest.begun >= begin;
         let polled = async {
