@@ -156,9 +156,14 @@ fn unexplained(slurm: &Slurm, severed: &BTreeSet<HostId>, job: &JobHistory, run:
     let is_over = job.runs.iter().any(returned);
     let is_lost = lost_worker(slurm, job, run.launch, at);
     let is_forgotten = job.forgotten_launches.contains(&run.launch);
+    // The launch reached a frozen worker, which started it after slurmctld had given it up (`BatchStartTimeout`).
+    let is_late = job
+        .ends
+        .iter()
+        .any(|end| end.launch == run.launch && end.at <= run.began);
     // slurmctld gave up a worker of it (`SlurmdTimeout`).
     let is_severed = processes(job).any(|other| other.launch == run.launch && severed.contains(&other.host));
-    if is_over || is_lost || is_forgotten || is_severed || is_asked(slurm, job, Some(run)) {
+    if is_over || is_lost || is_forgotten || is_late || is_severed || is_asked(slurm, job, Some(run)) {
         return None;
     }
     let orders = slurm
