@@ -2,7 +2,7 @@
 
 use std::{
     any::TypeId,
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex},
 };
 
@@ -24,9 +24,9 @@ pub enum Signal {
 /// The ways into the queues of all kinds, so that kinds can wake each other. A clone shares them.
 ///
 /// The channels have no bound: a watch must never wait for a kind, and a kind does nothing with a signal but put keys
-/// into its queue.
+/// into its queue. The kinds get a signal in the same order each time.
 #[derive(Debug, Clone, Default)]
-pub struct Triggers(Arc<Mutex<HashMap<TypeId, UnboundedSender<Signal>>>>);
+pub struct Triggers(Arc<Mutex<BTreeMap<TypeId, UnboundedSender<Signal>>>>);
 
 impl Triggers {
     /// Reconciles this object soon. A key that already waits is not queued again. While the kind does not run (a

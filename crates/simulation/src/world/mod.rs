@@ -118,6 +118,8 @@ impl World {
     pub fn new(seed: u64, nodes: u32) -> Self {
         time::begin();
         let random = Random::new(seed);
+        // kube draws the jitter of its retries from the thread's generator.
+        fastrand::seed(seed);
         let mut slurm = Slurm::default();
         let volume = slurm.add_volume();
         let world = Self(Arc::new(Inner {
