@@ -54,6 +54,7 @@ test: ## Everything CI runs: lint, unit tests, then the real cluster (needs root
 	hack/step 'build the operator for its image' $(MAKE) --no-print-directory operator; \
 	hack/step 'chart tests' $(MAKE) --no-print-directory test-charts; \
 	hack/step 'end-to-end tests' $(MAKE) --no-print-directory test-e2e; \
+	hack/step 'one minute of chaos' $(MAKE) --no-print-directory chaos SEED=2 MINUTES=1; \
 	$(TESTBED) slowest $(TIMINGS); \
 	if [ -s $(SECOND_TRIES) ]; then echo 'passed only when repeated, each shows a defect to find:'; cat $(SECOND_TRIES); fi
 

@@ -1,9 +1,10 @@
 //! The revisions of one Controller on slurmctld's state volume. A pod that was lost right after a change starts from them.
 //!
 //! `.slurm-operator/<uid>/<sequence>.bundle`, each synced before it goes live; `verified`, the revision that slurmctld was last
-//! seen to run with; `fence`, the highest term of a leader; and [`journal`]. Where standbys share the volume, each
-//! pod has all of that in a directory of its own, `<uid>/<pod>/`: the others do not lose what one of them rejects.
+//! seen to run with; `fence`, the highest term of a leader; `nodes`, those that slurmctld has shown; and [`journal`]. Where standbys
+//! share the volume, each pod has all of that in a directory of its own, `<uid>/<pod>/`: the others do not lose what one of them rejects.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use host::{Durability, FileError, FileKind, Host};
@@ -26,6 +27,8 @@ const PENDING: &str = "pending";
 /// Partitions that a person has closed, before slurmctld reads files that open them.
 const CLOSED: &str = "closed";
 const FENCE: &str = "fence";
+/// The nodes that slurmctld has shown, with their addresses. slurmctld itself saves a new node up to minutes later.
+const NODES: &str = "nodes";
 const VERIFIED: &str = "verified";
 const JOURNAL: &str = "journal";
 
@@ -176,6 +179,15 @@ impl Store {
 
     pub fn save_term(&self, term: u64) -> Result<(), Error> {
         self.write(FENCE, format!("{term}\n").as_bytes())
+    }
+
+    /// The nodes that slurmctld has shown, each with the address of its slurmd.
+    pub fn nodes(&self) -> BTreeMap<String, String> {
+        self.read_json(NODES).unwrap_or_default()
+    }
+
+    pub fn save_nodes(&self, nodes: &BTreeMap<String, String>) -> Result<(), Error> {
+        self.write_json(NODES, nodes)
     }
 
     /// The last revision that slurmctld was seen to run with.

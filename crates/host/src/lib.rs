@@ -65,6 +65,11 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// The name of the machine.
     fn hostname(&self) -> String;
 
+    /// Prints a line to standard output.
+    fn print(&self, line: &str) {
+        println!("{line}");
+    }
+
     /// The file system.
     fn files(&self) -> &dyn Files;
 

@@ -14,7 +14,8 @@ fn a_cluster_is_installed_used_scaled_and_quiet_at_the_end() {
 
 #[test]
 fn the_same_seed_gives_the_same_story() {
-    let (first, second) = (history::play(SEEDS[0]), history::play(SEEDS[0]));
+    // Watches break in this one, and kube retries with jitter.
+    let (first, second) = (history::play(3), history::play(3));
     for (first, second) in first.story.iter().zip(&second.story) {
         assert_eq!(first, second);
     }

@@ -15,7 +15,7 @@ pub(super) enum Event<'a> {
 }
 
 pub(super) fn print(host: &Host, event: &Event<'_>) {
-    println!("{}", line(event, host.timestamp()));
+    host.print(&line(event, host.timestamp()));
 }
 
 fn line(event: &Event<'_>, now: Timestamp) -> String {

@@ -130,6 +130,7 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
         registrations: Mutex::default(),
         host: host.clone(),
     });
+    let registrations = registrations::poll(Arc::clone(&services), volume.clone());
     let (writer, handle) = ConfigWriter::new(Arc::clone(&services), volume, places.controller_uid);
     let server = Arc::new(http::Server {
         pod: pod_uid,
@@ -146,7 +147,6 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
     info!(%address, "serving");
     legacy_log::print(&host, &legacy_log::Event::Start(&places.config_dir));
     let ends = forgotten_ends::poll(Arc::clone(&services));
-    let registrations = registrations::poll(Arc::clone(&services));
     let load_term = async move { services.admission.load_term().await };
     host.spawn("load term", load_term).detach();
     tokio::select! {

@@ -6,7 +6,8 @@
 //! for half an hour. The agent therefore asks nodes with jobs to register once more when that time has passed.
 //!
 //! slurmctld saves a registration with the next change of a node, which may come minutes later. Killed before, it forgets a
-//! node that has just joined. The agent has seen the node, and asks it too: it joins again.
+//! node that has just joined. The agent has seen the node, and asks it too: it joins again. It keeps the nodes that it has seen on the
+//! state volume, since it may die together with slurmctld.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -20,6 +21,8 @@ use tracing::{debug, info};
 
 use super::Services;
 use super::forgotten_ends::has_database;
+use super::volume::Volume;
+use crate::store::Store;
 
 /// Below the time in which the operator replaces a worker that Slurm does not know. Without a change the response is empty.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -35,6 +38,8 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_mins(2);
 
 /// Each registration takes slurmctld's locks.
 const PAUSE: Duration = Duration::from_millis(10);
+
+const VOLUME_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Per poll, so that nodes are looked at again in between.
 const MAX_REQUESTS: usize = 200;
@@ -66,6 +71,24 @@ struct Due {
 }
 
 impl Registrations {
+    /// Adds nodes that an earlier agent has seen. Those that slurmctld does not show at the first look are forgotten.
+    fn remember(&mut self, nodes: BTreeMap<String, String>, now: Instant) {
+        for (name, address) in nodes {
+            self.nodes.entry(name).or_insert(Registered {
+                address,
+                slurmd_start: 0,
+                since: now,
+                is_done: false,
+                is_forgotten: true,
+            });
+        }
+    }
+
+    fn addresses(&self) -> BTreeMap<String, String> {
+        let nodes = self.nodes.iter();
+        nodes.map(|(name, it)| (name.clone(), it.address.clone())).collect()
+    }
+
     /// Returns the nodes that are to register now, with `grace` after a start.
     fn due(&mut self, start: u64, nodes: &[LiveNode], now: Instant, grace: Duration) -> Vec<Due> {
         if self.start != start {
@@ -143,12 +166,23 @@ fn grace(configuration: &Configuration) -> Duration {
 }
 
 /// Asks nodes while slurmctld is active.
-pub(super) async fn poll(services: Arc<Services>) -> Infallible {
+pub(super) async fn poll(services: Arc<Services>, volume: Volume) -> Infallible {
     let (mut time, mut nodes) = (0, Vec::new());
+    // What is on the volume; `None` until that was read.
+    let mut saved = None;
     loop {
         sleep(POLL_INTERVAL).await;
-        if let Err(error) = services.request_registrations(&mut time, &mut nodes).await {
-            debug!(error, "cannot read the nodes");
+        if saved.is_none()
+            && let Ok(nodes) = volume.run(VOLUME_TIMEOUT, Store::nodes).await
+        {
+            services
+                .registrations()
+                .remember(nodes.clone(), services.host.instant());
+            saved = Some(nodes);
+        }
+        match services.request_registrations(&mut time, &mut nodes).await {
+            Ok(()) => services.save_nodes(&volume, &mut saved).await,
+            Err(error) => debug!(error, "cannot read the nodes"),
         }
     }
 }
@@ -189,6 +223,20 @@ impl Services {
             sleep(PAUSE).await;
         }
         Ok(())
+    }
+
+    /// A volume that does not respond in time is written at the next poll.
+    async fn save_nodes(&self, volume: &Volume, saved: &mut Option<BTreeMap<String, String>>) {
+        let seen = self.registrations().addresses();
+        if saved.as_ref().is_none_or(|saved| *saved == seen) {
+            return;
+        }
+        let nodes = seen.clone();
+        match volume.run(VOLUME_TIMEOUT, move |store| store.save_nodes(&nodes)).await {
+            Ok(Ok(())) => *saved = Some(seen),
+            Ok(Err(error)) => debug!(%error, "cannot save the nodes"),
+            Err(error) => debug!(%error, "cannot save the nodes"),
+        }
     }
 
     pub(super) fn registrations(&self) -> std::sync::MutexGuard<'_, Registrations> {
@@ -295,6 +343,20 @@ mod tests {
         assert_eq!(looks.look(25, 8, &nodes[..1]), [""; 0], "it was deleted");
         assert_eq!(looks.look(40, 9, &[]), ["n1"]);
         assert_eq!(looks.look(160, 9, &[]), [""; 0], "it is gone");
+    }
+
+    #[test]
+    fn a_node_that_the_agent_before_has_seen_is_asked_unless_slurmctld_shows_it() {
+        let mut before = Looks::new();
+        let nodes = [node("n1", 1), node("n2", 1)];
+        before.look(0, 7, &nodes);
+        let mut looks = Looks::new();
+        let seen = before.registrations.addresses();
+        looks.registrations.remember(seen, looks.begin);
+        assert_eq!(looks.look(5, 8, &nodes[..1]), ["n2"]);
+        assert_eq!(looks.look(10, 8, &nodes), [""; 0], "it is back");
+        assert_eq!(looks.look(15, 8, &nodes[..1]), [""; 0], "it was deleted");
+        assert_eq!(looks.registrations.addresses().len(), 1);
     }
 
     #[test]

@@ -193,6 +193,9 @@ impl Machine for Simulated {
         self.random.fill(bytes);
     }
 
+    /// The story has what matters.
+    fn print(&self, _line: &str) {}
+
     fn hostname(&self) -> String {
         self.name.clone()
     }

@@ -13,25 +13,24 @@ const SET: &str = "nodeset/slurm-worker-slinky";
 /// The agent looks at the nodes every five seconds.
 const LOOK: Duration = Duration::from_secs(7);
 
-/// Adds a worker while slurmctld cannot save that it joins, and kills slurmctld.
-fn forget_worker(namespace: &Namespace, kill_first: Option<Victim>) {
+/// Adds a worker while slurmctld cannot save that it joins, and kills the agent and slurmctld.
+fn forget_worker(namespace: &Namespace, between: impl FnOnce()) {
     hold_state(namespace, &["node"]).unwrap();
     namespace.ask(&["scale", SET, "--replicas=2"]).unwrap();
     wait_node(namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
     sleep(LOOK);
-    if let Some(victim) = kill_first {
-        victim.kill(namespace);
-    }
+    Victim::Agent.kill(namespace);
+    between();
     kill_container(namespace, "slurmctld").unwrap();
     release_state(namespace).unwrap();
 }
 
 #[test]
-fn a_worker_that_slurm_has_lost_joins_again() {
+fn a_worker_that_slurm_has_lost_joins_again_though_the_agent_died_too() {
     let namespace = chart_cluster(cluster(), "forgotten", ONE_WORKER, 1);
     let uid = |number: u32| namespace.uid(&format!("pod/slurm-worker-slinky-{number}"));
     let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
-    forget_worker(&namespace, None);
+    forget_worker(&namespace, || {});
     let before = [uid(0).unwrap(), uid(1).unwrap()];
     eventually("the agent has asked the node to register", SOON, || {
         let log = namespace.ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])?;
@@ -45,11 +44,14 @@ fn a_worker_that_slurm_has_lost_joins_again() {
 }
 
 #[test]
-fn a_worker_that_slurm_and_the_agent_have_lost_is_replaced_and_the_others_are_not() {
+fn a_worker_that_nobody_remembers_is_replaced_and_the_others_are_not() {
     let namespace = chart_cluster(cluster(), "unknown", ONE_WORKER, 1);
     let uid = |number: u32| namespace.uid(&format!("pod/slurm-worker-slinky-{number}"));
     let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
-    forget_worker(&namespace, Some(Victim::Agent));
+    forget_worker(&namespace, || {
+        let remove = "rm /var/spool/slurmctld/.slurm-operator/*/nodes";
+        slurm(&namespace, remove).unwrap();
+    });
     let before = [uid(0).unwrap(), uid(1).unwrap()];
     // The rule waits two minutes, counted from the start of the operator, which other tests kill.
     eventually("the pod is replaced", 2 * SOON, || {

@@ -27,9 +27,6 @@ use stage::Stage;
 
 /// After the last fault.
 const SETTLED: Duration = Duration::from_mins(1);
-/// After that. The operator replaces a worker whose registration slurmctld and its agent forgot once it has been ready for two
-/// minutes, and then the others: docs/nodesets.md.
-const FORGOTTEN: Duration = Duration::from_mins(4);
 /// A fault is healed by a few commands, which another fault may delay.
 const HEALED: Duration = Duration::from_mins(1);
 
@@ -74,23 +71,11 @@ fn every_job_ends_once_and_every_order_stands_whatever_fails() {
         carry_out(actor, &steps)
     });
     let last = Instant::now();
-    let mut settle = |limit| {
-        eventually("everything has settled", limit, || {
-            judge::end_ghosts(&stage, &history, &mut verdict)?;
-            judge::resume_duplicates(&stage, &history)?;
-            stage.expect_settled()
-        })
-    };
-    let mut settled = settle(SETTLED);
-    if settled.is_err()
-        && let Ok(workers) = stage.unknown_to_slurm()
-        && !workers.is_empty()
-    {
-        history.say(&format!(
-            "slurmctld and its agent forgot {workers:?}, which the operator replaces"
-        ));
-        settled = settle(FORGOTTEN);
-    }
+    let settled = eventually("everything has settled", SETTLED, || {
+        judge::end_ghosts(&stage, &history, &mut verdict)?;
+        judge::resume_duplicates(&stage, &history)?;
+        stage.expect_settled()
+    });
     match &settled {
         Ok(()) => history.say(&format!(
             "settled {:.1} s after the last fault",

@@ -9,8 +9,7 @@ use testbed::command;
 use testbed::harness::{Namespace, expect};
 
 use crate::common::clusters::{configuration_applied, install_chart, operator_namespace};
-use crate::common::pods::WORKERS;
-use crate::common::slurm::{node_names, slurm, wait_idle, wait_saved};
+use crate::common::slurm::{slurm, wait_idle, wait_saved};
 
 const MARIADB: &str = include_str!("../../../../../examples/accounting/mariadb.yaml");
 const ON_NODE1: &str = "{kubernetes.io/hostname: node1}";
@@ -189,17 +188,6 @@ partitions:
         expect(side.contains(&limit) && side.contains(" State=UP "), side)?;
         expect(partitions.lines().count() == 2, &partitions)?;
         self.expect_objects(nodes.len())
-    }
-
-    /// Workers whose pods are ready and that Slurm does not know.
-    pub(super) fn unknown_to_slurm(&self) -> Result<Vec<String>> {
-        let shown = node_names(&self.ask("scontrol --oneliner show nodes")?);
-        let ready = "{range .items[?(@.status.containerStatuses[0].ready==true)]}{.metadata.name} {end}";
-        let ready = self
-            .namespace
-            .ask(&["get", "pods", "-l", WORKERS, "-o", &format!("jsonpath={ready}")])?;
-        let unknown = ready.split_whitespace().map(str::to_owned);
-        Ok(unknown.filter(|worker| !shown.contains(worker)).collect())
     }
 
     /// Conditions of all objects, and pods, for the log.
