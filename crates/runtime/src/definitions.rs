@@ -15,7 +15,7 @@ use kube::{
 };
 
 use crate::{
-    Context, Definition, Object, Registry, Signal,
+    Clients, Context, Definition, Object, Registry, Signal,
     metrics::{number, of_kind},
     watch::describe,
 };
@@ -82,8 +82,11 @@ impl Definitions {
 
     /// Follows the definitions until the process ends, each with a watch of its own: RBAC lets us read only these.
     pub(crate) async fn follow(self, context: Context) {
+        let (calls, watches) = (context.client.clone(), context.watches.clone());
+        // A list whose response never comes is sent again.
+        let client = Clients { calls, watches }.of_watch(|| {});
         let watches = self.followed.keys().cloned().map(|name| {
-            let api: Api<DefinitionMeta> = Api::all(context.watches.clone());
+            let api: Api<DefinitionMeta> = Api::all(client.clone());
             let events = watch_object(api, &name).default_backoff();
             events.map(move |event| (name.clone(), event)).boxed()
         });
@@ -154,8 +157,11 @@ fn is_forbidden(error: &watcher::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use api::{Controller, crds::SCHEMA_REVISION, keys::annotations};
     use futures::stream;
+    use kube::client::Body;
     use serde_json::json;
 
     use super::*;
@@ -182,6 +188,27 @@ mod tests {
 
     fn context() -> Context {
         Context::for_tests(FakeServer::new().client(), Registry::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_gets_no_response_is_sent_again() {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let is_first = sent.fetch_add(1, Ordering::Relaxed) < definitions().followed.len();
+            async move {
+                if is_first {
+                    std::future::pending::<()>().await;
+                }
+                let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+                Ok::<_, tower::BoxError>(http::Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        let context = Context::for_tests(kube::Client::new(service, "default"), Registry::default());
+        let definitions = definitions();
+        let follow = tokio::spawn(definitions.clone().follow(context));
+        let missing = tokio::time::timeout(std::time::Duration::from_mins(1), definitions.missing(CONTROLLERS)).await;
+        follow.abort();
+        missing.unwrap();
     }
 
     fn definition(name: &str, revision: Option<&str>) -> DefinitionMeta {

@@ -57,11 +57,13 @@ impl Controller {
         let relative = nodes.starts_with(['+', '-']);
         let (list, members) = if relative {
             for item in nodes.split(',') {
-                let listed = self.expand(item.trim_start_matches(['+', '-']))?;
+                let listed = self.expand(item.trim_start_matches(['+', '-']));
                 if item.starts_with('-') {
-                    members.retain(|member| !listed.contains(member));
+                    // Measured: a node that does not exist can be removed.
+                    let removed = listed.unwrap_or_default();
+                    members.retain(|member| !removed.contains(member));
                 } else {
-                    members.extend(listed);
+                    members.extend(listed?);
                 }
             }
             (members.iter().cloned().collect::<Vec<_>>().join(","), members)
