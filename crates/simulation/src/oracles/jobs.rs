@@ -8,7 +8,7 @@ use std::{
 use crate::{
     slurm::{
         ControllerId, HostId, NodeOrder, Request, Slurm,
-        ledger::{End, JobHistory, Run},
+        ledger::{End, JobHistory, Ledger, Run},
         state::JobPhase,
     },
     world::World,
@@ -45,7 +45,8 @@ pub(super) fn judge(world: &World, deleted: &[(HostId, Duration)]) -> Vec<String
     let mut failures = Vec::new();
     for job in &slurm.ledger.jobs {
         // slurmctld may forget what it did not save.
-        let Some(durable) = job.durable else { continue };
+        let durable = job.durable.filter(|at| !is_overrun(&slurm.ledger, *at));
+        let Some(durable) = durable else { continue };
         if job.forgotten.is_some() {
             failures.push(format!("job {} was saved at {durable:?} and is forgotten", job.id));
             continue;
@@ -119,16 +120,38 @@ fn judge_runs(
     failures
 }
 
-/// Whether slurmctld cannot know that a script returned: the pod died before it could report that, or slurmctld was killed before it
-/// saved that or the launch, and no slurmdbd has it.
+/// Whether slurmctld cannot know that a script returned: the pod died before it could report that, or slurmctld was killed or replaced
+/// before it saved that or the launch, and no slurmdbd has it.
 fn is_unreported(slurm: &Slurm, job: &JobHistory, run: &Run) -> bool {
     let died = slurm.host(run.host).died;
-    let recorded = job.ends.iter();
-    let recorded = recorded.filter(|end| end.launch == run.launch && end.phase == JobPhase::Completed);
-    let is_lost = died.is_some_and(|died| !recorded.into_iter().any(|end| end.at <= died));
+    let completed = job.ends.iter();
+    let completed = completed.filter(|end| end.launch == run.launch && end.phase == JobPhase::Completed);
+    let (overrun, recorded): (Vec<_>, Vec<_>) = completed.partition(|end| is_overrun(&slurm.ledger, end.at));
+    let is_lost = died.is_some_and(|died| !recorded.iter().any(|end| end.at <= died));
+    let is_overrun = !overrun.is_empty() && recorded.is_empty();
     let was_recorded = job.ends.iter().any(|end| end.launch == run.launch);
     let is_unknown = job.forgotten_launches.contains(&run.launch) && !was_recorded;
-    is_lost || is_unknown || job.forgotten_ends.contains(&run.launch)
+    is_lost || is_overrun || is_unknown || job.forgotten_ends.contains(&run.launch)
+}
+
+/// Whether what a slurmctld recorded or saved at this time is unknown to the one that replaced it: it stood still before it saved that, or
+/// until it had been replaced. What it saves when it goes on is too late: the other one has read the volume and writes its own state.
+fn is_overrun(ledger: &Ledger, at: Duration) -> bool {
+    let current = ledger.starts.iter().rev().find(|start| start.at <= at);
+    let write = ledger.writes.iter().find(|write| write.at >= at);
+    let (Some(current), Some(write)) = (current, write) else {
+        return false;
+    };
+    let went_on_replaced = |id: ControllerId| {
+        let mut thaws = ledger.thaws.iter().filter(|(thawed, _)| *thawed == id);
+        thaws.any(|(_, thaw)| {
+            let mut later = ledger.starts.iter().filter(|start| start.controller > id);
+            later.any(|start| start.at < *thaw)
+        })
+    };
+    // One that goes on after a long time saves at once what it records.
+    let is_late = write.at == at && went_on_replaced(write.writer);
+    write.writer != current.controller && (is_late || went_on_replaced(current.controller))
 }
 
 /// Whether a worker of a launch died before slurmctld could know, or during the launch.
@@ -260,4 +283,59 @@ pub fn judge_writers(world: &World) -> Vec<String> {
         }
     }
     failures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slurm::{
+        VolumeId,
+        ledger::{Start, Write},
+    };
+
+    /// The first slurmctld saves at 10 s and stands still from 20 s on, the second one starts at 30 s and saves at 31 s and 50 s. If the
+    /// first one goes on, at 40 s, it saves once more.
+    fn ledger(goes_on: bool) -> Ledger {
+        let volume = VolumeId(0);
+        let start = |(id, at)| Start {
+            at: Duration::from_secs(at),
+            volume,
+            controller: ControllerId(id),
+        };
+        let write = |(id, at)| Write {
+            at: Duration::from_secs(at),
+            volume,
+            writer: ControllerId(id),
+        };
+        let late = goes_on.then_some((1, 40));
+        Ledger {
+            starts: [(1, 0), (2, 30)].map(start).into(),
+            writes: [(1, 10), (2, 31)]
+                .into_iter()
+                .chain(late)
+                .chain([(2, 50)])
+                .map(write)
+                .collect(),
+            thaws: late
+                .map(|(id, at)| (ControllerId(id), Duration::from_secs(at)))
+                .into_iter()
+                .collect(),
+            ..Ledger::default()
+        }
+    }
+
+    #[test]
+    fn what_a_slurmctld_has_not_saved_when_it_is_replaced_is_excused() {
+        let ledger = ledger(true);
+        let excused = |at| is_overrun(&ledger, Duration::from_secs(at));
+        assert!(!excused(9), "it was saved in time");
+        assert!(excused(19), "it was never saved in time");
+        assert!(excused(40), "the slurmctld that was replaced recorded it");
+        assert!(!excused(31) && !excused(39) && !excused(41), "the other one saved it");
+    }
+
+    #[test]
+    fn what_a_killed_slurmctld_has_not_saved_is_not_excused_so() {
+        assert!(!is_overrun(&ledger(false), Duration::from_secs(19)));
+    }
 }
