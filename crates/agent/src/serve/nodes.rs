@@ -43,7 +43,8 @@ impl Nodes {
             }
         };
         if command.action == NodeAction::Delete {
-            self.services.registrations().forget(command.node.as_str());
+            let now = self.services.host.instant();
+            self.services.registrations().delete(command.node.as_str(), now);
         }
         let updated = self.update_members(command).await;
         updated.map(|()| way).map_err(Refusal::slurm)

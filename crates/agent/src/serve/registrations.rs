@@ -7,7 +7,7 @@
 //!
 //! slurmctld saves a registration with the next change of a node, which may come minutes later. Killed before, it forgets a
 //! node that has just joined. The agent has seen the node, and asks it too: it joins again. It keeps the nodes that it has seen on the
-//! state volume, since it may die together with slurmctld.
+//! state volume, since it may die together with slurmctld. In the same way it deletes a node again whose deletion was not saved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -39,6 +39,9 @@ const FORGOTTEN_WITHIN: Duration = Duration::from_mins(2);
 /// Each registration takes slurmctld's locks.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// slurmctld saves a deletion within seconds. It is not repeated later: a node of the name may be another one.
+const SAVED_WITHIN: Duration = Duration::from_mins(1);
+
 const VOLUME_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Per poll, so that nodes are looked at again in between.
@@ -50,6 +53,16 @@ pub(super) struct Registrations {
     /// When slurmctld was started.
     start: u64,
     nodes: BTreeMap<String, Registered>,
+    /// Nodes that were deleted on order, until slurmctld has saved that.
+    deleted: BTreeMap<String, Deleted>,
+}
+
+#[derive(Debug)]
+struct Deleted {
+    /// When the slurmctld was started that deleted it.
+    start: u64,
+    slurmd_start: u64,
+    since: Instant,
 }
 
 #[derive(Debug)]
@@ -140,8 +153,26 @@ impl Registrations {
     }
 
     /// A node that was deleted on order is not asked to join again.
-    pub(super) fn forget(&mut self, name: &str) {
-        self.nodes.remove(name);
+    pub(super) fn delete(&mut self, name: &str, now: Instant) {
+        if let Some(Registered { slurmd_start, .. }) = self.nodes.remove(name) {
+            let deleted = Deleted {
+                start: self.start,
+                slurmd_start,
+                since: now,
+            };
+            self.deleted.insert(name.to_owned(), deleted);
+        }
+    }
+
+    /// Returns nodes whose deletion slurmctld forgot because it was killed: it shows them again, without a later slurmd.
+    fn undeleted(&mut self, start: u64, nodes: &[LiveNode], now: Instant) -> Vec<String> {
+        self.deleted.retain(|_, it| now < it.since + SAVED_WITHIN);
+        let is_same = |node: &&LiveNode| {
+            let deleted = self.deleted.get(&node.name).filter(|it| it.start != start);
+            // 0 until slurmd has registered with this slurmctld.
+            deleted.is_some_and(|it| node.slurmd_start == 0 || node.slurmd_start == it.slurmd_start)
+        };
+        nodes.iter().filter(is_same).map(|node| node.name.clone()).collect()
     }
 }
 
@@ -199,6 +230,22 @@ impl Services {
         let state = self.supervisor.state().await.map_err(|error| error.to_string())?;
         let start = state.daemon.since.ok_or("slurmctld does not run")?;
         let now = self.host.instant();
+        let undeleted = self.registrations().undeleted(start, nodes, now);
+        for node in undeleted {
+            info!(
+                node,
+                "deleting a node again, since slurmctld has forgotten its deletion"
+            );
+            // Slurm refuses while a job is on it.
+            let deleted = self
+                .client()
+                .map_err(|error| error.to_string())?
+                .delete_nodes(&node)
+                .await;
+            if let Err(error) = deleted {
+                debug!(node, %error, "cannot delete the node again");
+            }
+        }
         let mut due = self.registrations().due(start, nodes, now, grace(&configuration));
         // Slurm would start a job again whose end slurmctld forgot.
         if has_database(&configuration) && !self.has_compared_ends(start) {
@@ -363,8 +410,29 @@ mod tests {
     fn a_node_that_was_deleted_by_order_is_not_asked() {
         let mut looks = Looks::new();
         looks.look(0, 7, &[node("n1", 1)]);
-        looks.registrations.forget("n1");
+        looks.registrations.delete("n1", looks.begin);
         assert_eq!(looks.look(10, 8, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_node_is_deleted_again_whose_deletion_a_killed_slurmctld_forgot() {
+        let nodes = [node("n1", 0), node("n2", 1), node("n3", 2), node("n4", 1)];
+        let undeleted = |start, second| {
+            let mut looks = Looks::new();
+            looks.look(0, 7, &["n1", "n2", "n3", "n4"].map(|name| node(name, 1)));
+            for name in ["n1", "n2", "n3"] {
+                looks.registrations.delete(name, looks.begin);
+            }
+            let now = looks.begin + Duration::from_secs(second);
+            looks.registrations.undeleted(start, &nodes, now)
+        };
+        assert_eq!(undeleted(8, 5), ["n1", "n2"], "n3 is another slurmd");
+        assert_eq!(
+            undeleted(7, 5),
+            [""; 0],
+            "the same slurmctld has them from somebody else"
+        );
+        assert_eq!(undeleted(8, 60), [""; 0], "it has saved their deletion");
     }
 
     #[test]

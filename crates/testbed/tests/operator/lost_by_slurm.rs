@@ -7,7 +7,7 @@ use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::clusters::{ONE_WORKER, chart_cluster};
 use crate::common::kills::{Victim, kill_container};
-use crate::common::slurm::{SOON, hold_state, release_state, slurm, start_job, wait_done, wait_idle, wait_node};
+use crate::common::slurm::{SOON, STATE, hold_state, release_state, slurm, start_job, wait_done, wait_idle, wait_node};
 
 const SET: &str = "nodeset/slurm-worker-slinky";
 /// The agent looks at the nodes every five seconds.
@@ -49,8 +49,7 @@ fn a_worker_that_nobody_remembers_is_replaced_and_the_others_are_not() {
     let uid = |number: u32| namespace.uid(&format!("pod/slurm-worker-slinky-{number}"));
     let job = start_job(&namespace, "-p all", "sleep 75").unwrap();
     forget_worker(&namespace, || {
-        let remove = "rm /var/spool/slurmctld/.slurm-operator/*/nodes";
-        slurm(&namespace, remove).unwrap();
+        slurm(&namespace, &format!("rm {STATE}/.slurm-operator/*/nodes")).unwrap();
     });
     let before = [uid(0).unwrap(), uid(1).unwrap()];
     // The rule waits two minutes, counted from the start of the operator, which other tests kill.
