@@ -41,6 +41,18 @@ fn a_worker_that_slurm_has_lost_joins_again_though_the_agent_died_too() {
     wait_node(&namespace, "slinky-1", &["State=IDLE"], &[]).unwrap();
     wait_done(&namespace, &job).unwrap();
     assert_eq!([uid(0).unwrap(), uid(1).unwrap()], before);
+    // The same for its deletion.
+    hold_state(&namespace, &["node"]).unwrap();
+    namespace.ask(&["scale", SET, "--replicas=1"]).unwrap();
+    wait_idle(&namespace, 1).unwrap();
+    kill_container(&namespace, "slurmctld").unwrap();
+    release_state(&namespace).unwrap();
+    eventually("the agent has deleted the node again", SOON, || {
+        let log = namespace.ask(&["logs", "slurm-controller-0", "-c", "reconfigure"])?;
+        expect(log.contains("deleting a node again"), &log)
+    })
+    .unwrap();
+    wait_idle(&namespace, 1).unwrap();
 }
 
 #[test]
