@@ -23,7 +23,7 @@ pub(crate) enum Source {
     Partition(String),
     /// The Partition of this name.
     PartitionObject(String),
-    /// The manual state of the partition of this name.
+    /// The end of the manual state of the partition of this name.
     ManualState(String),
     /// The manually created partition of this name.
     Adopted(String),
@@ -100,7 +100,11 @@ pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> 
         }
     }
     sources.extend(changed(partitions, &wanted.partitions).map(Source::PartitionObject));
-    sources.extend(changed(manual_states, &wanted.manual_states).map(Source::ManualState));
+    // A manual state is kept whatever other changes are held. Lifting one is a change.
+    let lifted = manual_states
+        .keys()
+        .filter(|name| !wanted.manual_states.contains_key(*name));
+    sources.extend(lifted.cloned().map(Source::ManualState));
     sources.extend(changed(adopted, &wanted.adopted).map(Source::Adopted));
     // Retaining a line is not a change that a user requested.
     let released = retained.keys().filter(|name| !wanted.retained.contains_key(*name));
@@ -113,6 +117,7 @@ pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> 
 pub(crate) fn compose(before: &Content, wanted: &Content, taken: &BTreeSet<Source>) -> Content {
     let mut content = before.clone();
     content.retained.extend(wanted.retained.clone());
+    content.manual_states.extend(wanted.manual_states.clone());
     for source in taken {
         match source {
             Source::ExtraConf => content.extra_conf.clone_from(&wanted.extra_conf),
@@ -131,7 +136,7 @@ pub(crate) fn compose(before: &Content, wanted: &Content, taken: &BTreeSet<Sourc
                 }
             }
             Source::PartitionObject(own) => take_over(&mut content.partitions, &wanted.partitions, own),
-            Source::ManualState(name) => take_over(&mut content.manual_states, &wanted.manual_states, name),
+            Source::ManualState(name) => drop(content.manual_states.remove(name)),
             Source::Adopted(name) => take_over(&mut content.adopted, &wanted.adopted, name),
             Source::Retained(name) => drop(content.retained.remove(name)),
             Source::File(name) => take_over(&mut content.files, &wanted.files, name),
@@ -167,7 +172,10 @@ mod tests {
     use slurm::revision::File;
 
     use super::*;
-    use crate::partition::rules::{line::PartitionLine, manual_state::ManualStates};
+    use crate::partition::rules::{
+        line::PartitionLine,
+        manual_state::{ManualState, ManualStates},
+    };
 
     fn any_inputs() -> impl Strategy<Value = Content> {
         let name = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
@@ -207,6 +215,37 @@ mod tests {
                     files,
                 },
             )
+    }
+
+    #[test]
+    fn a_manual_state_is_kept_although_other_changes_are_held() {
+        let closed = |name: &str| {
+            let state = ManualState {
+                state: "DRAIN".to_owned(),
+                wanted: "UP".to_owned(),
+                since: String::new(),
+            };
+            (name.to_owned(), state)
+        };
+        let before = Content {
+            manual_states: ManualStates::from([closed("lifted")]),
+            ..Content::default()
+        };
+        let wanted = Content {
+            extra_conf: "a".to_owned(),
+            manual_states: ManualStates::from([closed("new")]),
+            ..Content::default()
+        };
+        let lifted = Source::ManualState("lifted".to_owned());
+        let all = differing(&before, &wanted);
+        assert_eq!(all, BTreeSet::from([Source::ExtraConf, lifted.clone()]));
+        assert_eq!(compose(&before, &wanted, &all), wanted);
+        let states = |taken| compose(&before, &wanted, &taken).manual_states;
+        assert_eq!(
+            states(BTreeSet::new()),
+            ManualStates::from([closed("lifted"), closed("new")])
+        );
+        assert_eq!(states(BTreeSet::from([lifted])), ManualStates::from([closed("new")]));
     }
 
     proptest! {
