@@ -45,6 +45,11 @@ impl Revisions {
         remember(&mut self.sent, sent.revision.digest(), Arc::new(sent));
     }
 
+    /// Whether this operator made the revision. Only the last ones are remembered.
+    pub(super) fn has_sent(&self, revision: Digest) -> bool {
+        self.sent.iter().any(|(digest, _)| *digest == revision)
+    }
+
     /// Records the live revision, unless a delivery is in progress.
     pub(super) fn note_live(&mut self, report: &Report, now: Timestamp) -> (Lives, Served) {
         if let Some(live) = report.live_at_rest() {

@@ -26,6 +26,8 @@ pub(crate) struct Snapshot {
     /// The revisions slurmctld ran with, each with the time since when that is known.
     pub(crate) lives: Lives,
     pub(crate) served: Served,
+    /// This operator made the live revision.
+    pub(crate) is_live_own: bool,
     /// The manual states that were found when Slurm last responded with those of the accepted revision.
     pub(crate) manual_states: Option<ManualStates>,
     /// The address of an external slurmctld, and the result of the last poll. The end of the first poll wakes the Controller.
@@ -62,6 +64,7 @@ impl Cluster {
         let report = self.report();
         let mut memory = lock(&self.memory);
         let (lives, served) = memory.revisions.note_live(&report, self.now());
+        let is_live_own = report.live.is_some_and(|live| memory.revisions.has_sent(live.digest));
         // Slurm is polled on behalf of NodeSets only.
         let lagging = (!self.node_sets().is_empty()).then(|| {
             let status = controller.status.as_ref();
@@ -76,6 +79,7 @@ impl Cluster {
             report,
             lives,
             served,
+            is_live_own,
             manual_states: memory.manual_states.clone(),
             external: external.map(|external| (external.address.clone(), external.view())),
             lagging: lagging.unwrap_or_default(),

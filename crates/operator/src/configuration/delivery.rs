@@ -140,7 +140,14 @@ impl<'a> Deployment<'a> {
     }
 
     /// Returns the delivery of the newest revision. `highest` is the highest sequence that Kubernetes has recorded.
-    pub(super) fn deliver(&self, newest: &Revision, highest: u64, jwt_key: Option<&JwtKey>) -> DeliveryChange {
+    /// `waits_for_states`: the manual states of the live revision are not known yet.
+    pub(super) fn deliver(
+        &self,
+        newest: &Revision,
+        highest: u64,
+        waits_for_states: bool,
+        jwt_key: Option<&JwtKey>,
+    ) -> DeliveryChange {
         let (Some(target), Some(jwt_key)) = (&self.target, jwt_key) else {
             return DeliveryChange::Pause;
         };
@@ -159,9 +166,17 @@ impl<'a> Deployment<'a> {
             controller: newest.controller.clone(),
             target: target.clone(),
             floor: highest.max(sent_before),
+            known: self.known_live(waits_for_states).map_or(0, |live| live.sequence),
             rejected: rejected_before(inputs),
             jwt_key: jwt_key.clone(),
         }))
+    }
+
+    /// The newest live revision whose manual states are known.
+    fn known_live(&self, waits_for_states: bool) -> Option<LiveRevision> {
+        let live = self.facts.snapshot.report.live.filter(|_| !waits_for_states);
+        let known = live.into_iter().chain(self.facts.former.summary());
+        known.max_by_key(|live| live.sequence)
     }
 
     /// The wanted revision that is being sent in a ConfigMap, if so.

@@ -54,6 +54,8 @@ pub(super) struct Gathered {
     pub(super) is_unsure: bool,
     /// Slurm was polled while slurmctld ran with the accepted revision, so that the manual states are all there are.
     pub(super) knows_states: bool,
+    /// The live revision has no record, and Slurm was not polled yet: its manual states are not known.
+    pub(super) waits_for_states: bool,
     /// A decision depended on jobs or nodes in Slurm.
     pub(super) depends_on_slurm: bool,
 }
@@ -92,11 +94,20 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
     let content = Content { adopted, ..content };
     let retained = gather_retained(facts, &content);
     let content = Content { retained, ..content };
-    let knows_states = fresh.is_some_and(|seen| seen.partitions.is_some()) && facts.method == Method::InPlace;
+    // Whatever slurmctld ran with at that time: each state that is stricter than wanted counts as manual.
+    let is_unrecorded = facts.unrecorded_live().is_some();
+    let seen = if is_unrecorded {
+        snapshot.knowledge.known()
+    } else {
+        fresh
+    };
+    let is_in_place = facts.method == Method::InPlace;
+    let knows_states = seen.is_some_and(|seen| seen.partitions.is_some()) && is_in_place;
     let (manual_states, is_unsure) = gather_manual_states(facts, &content, knows_states);
 
     // Jobs decide when a Partition is removed, and nodes decide when one is accepted.
-    let depends_on_slurm = !find_leaving(inputs, before, &taken).is_empty()
+    let depends_on_slurm = is_unrecorded
+        || !find_leaving(inputs, before, &taken).is_empty()
         || refused.iter().any(|held| held.reason == reason::WAITS_FOR_NODES)
         || !content.retained.is_empty()
         || !before.retained.is_empty();
@@ -123,6 +134,7 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
         findings,
         is_unsure,
         knows_states,
+        waits_for_states: is_unrecorded && is_in_place && !knows_states,
         depends_on_slurm,
     }
 }
@@ -152,7 +164,11 @@ fn gather_manual_states(facts: &Facts, content: &Content, knows_states: bool) ->
         seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
         // A closed partition is not a reason to restart slurmctld.
         knows_states,
-        facts.former.slurm_conf.as_ref(),
+        facts
+            .former
+            .slurm_conf
+            .as_ref()
+            .filter(|_| facts.unrecorded_live().is_none()),
         found.unwrap_or(&facts.former.content().manual_states),
         || {
             let built = build_files(&facts.parent, content, facts.max_node_count);

@@ -54,7 +54,12 @@ pub(crate) use self::{
     revise::Held,
 };
 use crate::{
-    cluster::{Snapshot, deliver::JwtKey, partition_reports::PartitionReports, sent_revisions::SentRevision},
+    cluster::{
+        Snapshot,
+        deliver::{JwtKey, LiveRevision},
+        partition_reports::PartitionReports,
+        sent_revisions::SentRevision,
+    },
     finding::{Blocks, Finding, is_blocked},
     parent::Parent,
     partition::rules::{manual_state::ManualStates, mark::Joining},
@@ -153,6 +158,18 @@ pub(crate) struct Facts<'a> {
     pub(crate) max_node_count: u32,
 }
 
+impl Facts<'_> {
+    /// The live revision, if neither Kubernetes nor this operator has its record: another leader pushed it.
+    fn unrecorded_live(&self) -> Option<LiveRevision> {
+        let recorded = self.former.summary();
+        let is_recorded = |live: &LiveRevision| {
+            recorded.is_some_and(|recorded| live.sequence <= recorded.sequence || live.digest == recorded.digest)
+        };
+        let live = self.snapshot.report.live.filter(|_| !self.snapshot.is_live_own);
+        live.filter(|live| !is_recorded(live))
+    }
+}
+
 /// Decides what the newest configuration is and where it goes. `jwt_key` signs orders to agents.
 pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey>) -> Outcome {
     let Ok(uid) = ControllerUid::new(inputs.controller.metadata.uid.clone().unwrap_or_default()) else {
@@ -212,7 +229,12 @@ fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised,
     let candidate = deployment.candidate();
     let findings = gathered.findings.into_iter();
     let outcome = Outcome {
-        delivery: deployment.deliver(&newest, accepted.map_or(0, |accepted| accepted.sequence), jwt_key),
+        delivery: deployment.deliver(
+            &newest,
+            accepted.map_or(0, |accepted| accepted.sequence),
+            gathered.waits_for_states,
+            jwt_key,
+        ),
         wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
         // A revision that was not tried yet does not restart slurmctld.
         restart: accepted_digest.or(Some(digest)).filter(|_| facts.method.restarts()),

@@ -86,6 +86,11 @@ pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next 
     }
     let rolled_back = status.rolled_back.as_ref().map_or(0, |refused| refused.sequence);
     let live = live.map_or(0, |live| live.sequence);
+    // Another leader pushed the live revision, and this one does not have its record: Kubernetes' data was restored from a
+    // backup, or the caches are old. The reconciler first reads the partitions' states from Slurm.
+    if status.phase == Phase::Verified && live > wanted.known.max(memory.highest) {
+        return Next::Poll(State::Busy);
+    }
     let highest = wanted.floor.max(memory.highest).max(live).max(rolled_back);
     Next::Push { sequence: highest + 1 }
 }
@@ -175,6 +180,7 @@ mod tests {
             },
             standbys: vec![],
             floor,
+            known: u64::MAX,
             rejected: None,
             jwt_key: JwtKey(vec![1]),
         }
@@ -243,6 +249,28 @@ mod tests {
             decide(&wanted("b", 0), &rolled_back, &Memory::default()),
             Next::Push { sequence: 13 }
         );
+    }
+
+    #[test]
+    fn nothing_is_pushed_over_a_live_revision_whose_manual_states_are_not_known() {
+        let next = |known, highest, phase| {
+            let wanted = Wanted {
+                known,
+                ..wanted("b", 3)
+            };
+            let memory = Memory {
+                highest,
+                ..Memory::default()
+            };
+            decide(&wanted, &status(Some((6, "a")), phase), &memory)
+        };
+        let push = Next::Push { sequence: 7 };
+        assert_eq!(next(3, 0, Phase::Verified), Next::Poll(State::Busy));
+        assert_eq!(next(6, 0, Phase::Verified), push);
+        // This operator pushed it.
+        assert_eq!(next(3, 6, Phase::Verified), push);
+        // slurmctld does not run with it, and may need other files.
+        assert_eq!(next(3, 0, Phase::Swapped), push);
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub(crate) struct Wanted {
     pub(crate) standbys: Vec<Target>,
     /// The highest sequence that Kubernetes knows.
     pub(crate) floor: u64,
+    /// The highest sequence of a live revision whose manual states these files keep.
+    pub(crate) known: u64,
     /// The last rejected revision, from the Controller's status.
     pub(crate) rejected: Option<LiveRevision>,
     pub(crate) jwt_key: JwtKey,

@@ -478,6 +478,7 @@ impl Task<'_> {
             let active = Wanted {
                 goal: Goal::Live,
                 floor: 0,
+                known: 0,
                 rejected: None,
                 ..wanted.clone()
             };

@@ -45,7 +45,7 @@ impl ManualState {
 }
 
 /// Finds the manual states among the partitions that Slurm listed at a time (`live`). `is_fresh`: slurmctld ran with
-/// `written` at that time. `before` are the states known before, `wanted` is the slurm.conf that slurmctld should have.
+/// `written` at that time; `None` if what it ran with is not known, so that each state may be manual. `before` are the states known before, `wanted` is the slurm.conf that slurmctld should have.
 /// Returns also whether this is unsure: Slurm has other states than written, but was polled before they were written.
 pub(crate) fn find_manual_states(
     objects: &[Arc<Partition>],
@@ -55,12 +55,16 @@ pub(crate) fn find_manual_states(
     before: &ManualStates,
     wanted: impl FnOnce() -> Document,
 ) -> (ManualStates, bool) {
-    let written: BTreeMap<&str, String> = written.map(states).unwrap_or_default();
+    let written: Option<BTreeMap<&str, String>> = written.map(states);
+    let is_changed = |(name, live): &(&str, String)| match &written {
+        Some(written) => written.get(name).is_some_and(|written| written != live),
+        None => is_fresh,
+    };
     let listed = live.into_iter().flat_map(|(partitions, _)| partitions);
     let mut changed: BTreeMap<&str, String> = listed
         .filter(|(_, live)| matches!(live.state, PartitionState::Known(_)))
         .map(|(name, live)| (name.as_str(), live.state.to_string()))
-        .filter(|(name, live)| written.get(name).is_some_and(|written| written != live))
+        .filter(is_changed)
         .collect();
     let (mut found, mut is_unsure) = (ManualStates::new(), false);
     // This is the usual case; the wanted slurm.conf is then not needed.
@@ -184,6 +188,10 @@ mod tests {
             (["DRAIN", "DRAIN"], true, written, &known, (&known, false)),
             (["UP", "DRAIN"], true, written, &known, (&none, false)),
             (["UP", "DRAIN"], false, written, &known, (&known, true)),
+            // What slurmctld ran with is not known.
+            (["DRAIN", "DRAIN"], true, "", &none, (&known, false)),
+            (["UP", "DRAIN"], true, "", &known, (&none, false)),
+            (["DRAIN", "DRAIN"], false, "", &none, (&none, false)),
         ] {
             let live = ["a", "b"].into_iter().zip(states).map(|(name, state)| {
                 let shown = json!({ "name": name, "partition": { "state": [state] }, "nodes": { "configured": "" } });
@@ -191,9 +199,10 @@ mod tests {
             });
             let live = live.collect();
             let live = Some((&live, SINCE.parse().unwrap()));
-            let document = Document::parse(written);
-            let (found, is_unsure) =
-                find_manual_states(&[], live, is_fresh, Some(&document), before, || Document::parse(wanted));
+            let document = (!written.is_empty()).then(|| Document::parse(written));
+            let (found, is_unsure) = find_manual_states(&[], live, is_fresh, document.as_ref(), before, || {
+                Document::parse(wanted)
+            });
             assert_eq!((&found, is_unsure), expected, "{states:?} {is_fresh} {written}");
         }
     }

@@ -396,6 +396,35 @@ fn a_new_manual_state_is_written_into_the_file() {
     );
 }
 
+/// Kubernetes' data was restored from a backup, or the cache is old, and the leader that pushed the live revision is gone.
+#[test]
+fn a_partition_stays_closed_if_the_record_of_the_live_revision_is_lost() {
+    let mut observed = after(cluster(""), cluster(""), &[("cpu", "INACTIVE")], json!([]), READ);
+    let recorded = observed.snapshot.report.live.unwrap();
+    observed.snapshot.lives.clear();
+    observed.snapshot.report.live = Some(LiveRevision {
+        sequence: recorded.sequence + 3,
+        digest: slurm::revision::Digest::of(b"pushed by another leader"),
+    });
+    let polled = std::mem::take(&mut observed.snapshot.knowledge);
+    let unpolled = plan(&observed);
+    assert_eq!(pushed(&unpolled).known, recorded.sequence);
+    assert!(unpolled.configuration.depends_on_slurm, "Slurm is polled");
+
+    observed.snapshot.knowledge = polled;
+    let plan = plan(&observed);
+    assert_eq!(pushed(&plan).known, recorded.sequence + 3);
+    let conf = pushed_conf(&plan);
+    assert!(line(&conf, "cpu").unwrap().contains("State=INACTIVE"), "{conf}");
+
+    // This operator pushed it: the states are compared with those it wrote.
+    observed.snapshot.is_live_own = true;
+    let plan = super::plan(&observed);
+    assert_eq!(pushed(&plan).known, recorded.sequence + 3);
+    let conf = pushed_conf(&plan);
+    assert!(!line(&conf, "cpu").unwrap().contains("State=INACTIVE"), "{conf}");
+}
+
 #[test]
 fn a_manual_state_that_is_not_accepted_yet_is_kept_while_slurm_does_not_respond() {
     let mut observed = after(cluster(""), cluster(""), &[("cpu", "DRAIN")], json!([]), READ);
