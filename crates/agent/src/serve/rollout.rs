@@ -88,6 +88,8 @@ pub(super) struct Partitions {
     pub(super) way: UpdateChannel,
     /// Manual states that a reconfigure undoes.
     pub(super) manual_states: ManualStates,
+    /// slurmctld did not respond when they were read.
+    pub(super) states_unread: bool,
     /// Manual states that were set again.
     pub(super) kept_states: Vec<KeptState>,
     /// slurmctld loses no partition with jobs by reading these files.

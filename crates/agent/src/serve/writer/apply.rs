@@ -6,10 +6,10 @@ use slurm::agent::{Action, Outcome, Phase};
 use tracing::info;
 
 use super::super::legacy_log::{self, Event};
-use super::super::partitions::PartitionPlan;
+use super::super::partitions::{ManualStates, PartitionPlan};
 use super::super::rollout::{Rollout, Steps};
 use super::super::slurmctld::Role;
-use super::partitions::InUse;
+use super::partitions::{InUse, NotPrepared};
 use super::{ConfigWriter, Error, NotLive, VOLUME_TIMEOUT};
 use crate::config_dir::Files;
 use crate::dry_run::configuration_of;
@@ -115,7 +115,11 @@ impl ConfigWriter {
         if live.is_some() {
             let states = match self.prepare_reconfigure(&revision, plan).await {
                 Ok(states) => states,
-                Err(InUse(partitions)) => return Ok(Some(Outcome::PartitionsInUse { partitions })),
+                Err(NotPrepared::InUse(InUse(partitions))) => return Ok(Some(Outcome::PartitionsInUse { partitions })),
+                Err(NotPrepared::NoResponse(_)) => {
+                    rollout.partitions.states_unread = true;
+                    ManualStates::default()
+                }
             };
             let states = match &self.rollout {
                 Some(earlier) => plan.carry_over(&earlier.partitions.manual_states, states),

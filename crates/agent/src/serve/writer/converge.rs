@@ -67,6 +67,12 @@ impl ConfigWriter {
             }
             rollout.partitions.safe_to_reconfigure = true;
         }
+        if matches!(next, Next::Reconfigure)
+            && rollout.partitions.states_unread
+            && let Err(reason) = self.read_manual_states(&mut rollout, &live).await
+        {
+            return self.wait(rollout, &reason);
+        }
         let sequence = live.summary.sequence;
         match next {
             Next::Partitions => self.converge_partitions(rollout, live).await,

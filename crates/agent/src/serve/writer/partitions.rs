@@ -17,7 +17,7 @@ use slurm::agent::{Action, KeptState, Outcome, PartitionInUse, Phase, Refused, U
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{
-    Delivery, LivePartition, NotReleased, PartitionCommands, PartitionUpdate, StillNeeded, deliver_partitions,
+    Delivery, Failure, LivePartition, NotReleased, PartitionCommands, PartitionUpdate, StillNeeded, deliver_partitions,
     read_back_partitions, release_partitions,
 };
 use tokio::sync::MutexGuard;
@@ -65,6 +65,16 @@ impl fmt::Display for InUse {
         }
         Ok(())
     }
+}
+
+/// Why slurmctld may not read new files.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotPrepared {
+    #[error(transparent)]
+    InUse(#[from] InUse),
+    /// No partition is removed, but manual states are not known.
+    #[error("{0}")]
+    NoResponse(Failure),
 }
 
 impl ConfigWriter {
@@ -290,7 +300,7 @@ impl ConfigWriter {
         &self,
         revision: &Revision,
         plan: &PartitionPlan,
-    ) -> Result<ManualStates, InUse> {
+    ) -> Result<ManualStates, NotPrepared> {
         let (channel, before) = match self.services.channels.reach(&configuration_of(&revision.files)).await {
             Ok(reached) => reached,
             // Without any channel only the operator checks for jobs.
@@ -303,11 +313,11 @@ impl ConfigWriter {
                     line: String::new(),
                 };
                 let kept: Vec<PartitionInUse> = plan.removed.iter().map(in_use).collect();
-                return if kept.is_empty() {
-                    Ok(ManualStates::default())
+                return Err(if kept.is_empty() {
+                    NotPrepared::NoResponse(failure)
                 } else {
-                    Err(InUse(kept))
-                };
+                    InUse(kept).into()
+                });
             }
         };
         let lost = plan.lost_by_reconfigure(&before);
@@ -328,7 +338,25 @@ impl ConfigWriter {
             return Ok(());
         };
         let plan = self.plan_partitions(&revision, Some(live));
-        self.prepare_reconfigure(&revision, &plan).await.map(drop)
+        match self.prepare_reconfigure(&revision, &plan).await {
+            Err(NotPrepared::InUse(in_use)) => Err(in_use),
+            Ok(_) | Err(NotPrepared::NoResponse(_)) => Ok(()),
+        }
+    }
+
+    /// Reads the manual states that a reconfigure will undo, if slurmctld did not respond when the files were swapped.
+    pub(super) async fn read_manual_states(&self, rollout: &mut Rollout, live: &Files) -> Result<(), String> {
+        let config = &self.services.config;
+        if let Some((revision, before)) = config.read(live).zip(config.before(live)) {
+            let plan = self.plan_partitions(&revision, Some(&before));
+            let states = self.prepare_reconfigure(&revision, &plan).await;
+            let states = states.map_err(|error| error.to_string())?;
+            let saved = self.save_closed(&states.closed).await;
+            saved.map_err(|error| error.to_string())?;
+            rollout.partitions.manual_states = states;
+        }
+        rollout.partitions.states_unread = false;
+        Ok(())
     }
 
     /// Sends what remains to a slurmctld that has read other partitions than the live files have.

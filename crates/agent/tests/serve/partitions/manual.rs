@@ -98,6 +98,25 @@ async fn manual_changes_survive_a_reconfigure() {
     );
 }
 
+#[tokio::test]
+async fn a_manual_state_survives_a_reconfigure_that_slurmctld_did_not_respond_to_at_first() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    let drain = PartitionUpdate {
+        state: Some(PartitionStateName::Drain),
+        ..PartitionUpdate::new("a")
+    };
+    pod.slurmctld().update_partition(&drain).await.unwrap();
+    fs::write(pod.path("mute"), "").unwrap();
+    let pushed = pod.push(&revision(2, &format!("{BEFORE}MaxJobCount=5\n"))).await;
+    assert!(matches!(pushed.outcome, Outcome::Pending { .. }), "{pushed:?}");
+    assert_eq!(pod.lives().len(), 1, "no reconfigure before the states are known");
+    fs::remove_file(pod.path("mute")).unwrap();
+    pod.phase(Phase::Verified).await;
+    assert_eq!(pod.lives().len(), 2, "one reconfigure");
+    let state = pod.partition("a").unwrap().state.name();
+    assert_eq!(state, Some(PartitionStateName::Drain));
+}
+
 /// The partition is closed in the file, because of a manual state or on purpose.
 #[tokio::test]
 async fn a_manually_opened_partition_stays_open_although_the_file_has_it_closed() {
