@@ -87,6 +87,7 @@ fn judge_runs(
         .filter(|run| matches!(run.ended, Some((_, End::Exited(_)))));
     // slurmctld starts a job elsewhere, beside the copy on a worker that it gave up.
     let whole = whole.filter(|run| !severed.contains(&run.host) && !is_unreported(slurm, job, run));
+    let whole = whole.filter(|run| !was_over(slurm, job, run));
     let whole = whole.count();
     if whole > 1 && !is_asked(slurm, job, None) {
         failures.push(format!(
@@ -152,6 +153,16 @@ fn is_overrun(ledger: &Ledger, at: Duration) -> bool {
     // One that goes on after a long time saves at once what it records.
     let is_late = write.at == at && went_on_replaced(write.writer);
     write.writer != current.controller && (is_late || went_on_replaced(current.controller))
+}
+
+/// Whether slurmctld had ended the launch before its script returned, because another of its workers died. It requeues the job although
+/// it may not reach the script to kill it.
+fn was_over(slurm: &Slurm, job: &JobHistory, run: &Run) -> bool {
+    let has_failed = |at: Duration| lost_worker(slurm, job, run.launch, at);
+    let mut ends = job.ends.iter().filter(|end| end.launch == run.launch);
+    ends.any(|end| {
+        end.phase == JobPhase::NodeFail && run.ended.is_some_and(|(at, _)| end.at < at) && has_failed(end.at)
+    })
 }
 
 /// Whether a worker of a launch died before slurmctld could know, or during the launch.
