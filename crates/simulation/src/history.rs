@@ -11,7 +11,12 @@ use crate::{
     log,
     oracles::{self, Judge},
     panics, script,
-    world::{Random, World, elapsed, faults::Fault},
+    world::{
+        Random, World,
+        api::ApiFault,
+        elapsed,
+        faults::{Client, Fault},
+    },
 };
 
 /// Events of one history.
@@ -41,6 +46,26 @@ const AIM: Duration = Duration::from_secs(20);
 /// How closely it looks: a reconfigure takes 150 ms.
 const AIM_STEP: Duration = Duration::from_millis(50);
 
+/// What a history is about: this happens often in it, as it is rare in others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topic {
+    Everything,
+    Workers,
+    /// slurmctld is killed before it has saved something.
+    Forgotten,
+    Configuration,
+    Leaders,
+}
+
+const TOPICS: [Topic; 6] = [
+    Topic::Everything,
+    Topic::Everything,
+    Topic::Workers,
+    Topic::Forgotten,
+    Topic::Configuration,
+    Topic::Leaders,
+];
+
 /// What became of a history.
 #[derive(Debug)]
 pub struct Outcome {
@@ -64,6 +89,7 @@ pub fn play(seed: u64) -> Outcome {
         let random = world.random.fork();
         let mut history = History {
             world: world.clone(),
+            topic: *random.pick(&TOPICS).unwrap(),
             random,
             judge: Judge::default(),
             struck: Table::default(),
@@ -92,6 +118,7 @@ pub(crate) struct History {
     pub(crate) random: Random,
     pub(crate) judge: Judge,
     pub(crate) images: u64,
+    pub(crate) topic: Topic,
     struck: Table,
     settled: Option<Duration>,
 }
@@ -101,6 +128,7 @@ impl History {
         oracles::create_foreign_objects(&self.world);
         script::install(&self.world, 3).await;
         self.judge.orders.note_objects(&self.world);
+        self.world.tell(format!("this is about {:?}", self.topic));
         let mut faults = 0;
         // Some histories are calm, so that what needs time can happen between two faults.
         let every = *self.random.pick(&[3, 4, 8]).unwrap();
@@ -108,6 +136,8 @@ impl History {
             if self.random.one_in(every) || EVENTS - event <= FAULTS.saturating_sub(faults) {
                 faults += 1;
                 self.strike().await;
+            } else if self.random.one_in(16) {
+                self.change_mind().await;
             } else {
                 self.act();
             }
@@ -138,10 +168,18 @@ impl History {
     }
 
     async fn strike(&mut self) {
+        if self.topic == Topic::Forgotten && self.random.one_in(2) {
+            return self.kill_unsaved().await;
+        }
         if self.random.one_in(2) {
             self.aim().await;
         }
-        let fault = Fault::draw(&self.random);
+        let fault = match self.topic {
+            Topic::Workers if self.random.one_in(2) => Fault::of_workers(&self.random),
+            Topic::Leaders if self.random.one_in(2) => Fault::of_leaders(&self.random),
+            Topic::Configuration if self.random.one_in(2) => Fault::of_configuration(&self.random),
+            _ => Fault::draw(&self.random),
+        };
         self.struck.note(fault.kind(), &Effect::under_way(&self.world));
         self.suffer(fault);
     }
@@ -164,9 +202,14 @@ impl History {
                 other => self.provoke(other),
             }
         }
+        self.wait(|world| effect.is_under_way(world)).await;
+    }
+
+    /// Waits until something is so, for a while.
+    async fn wait(&mut self, is_so: impl Fn(&World) -> bool) {
         let begin = elapsed();
         let mut looked = begin;
-        while !effect.is_under_way(&self.world) && elapsed().saturating_sub(begin) < AIM {
+        while !is_so(&self.world) && elapsed().saturating_sub(begin) < AIM {
             sleep(AIM_STEP).await;
             if elapsed().saturating_sub(looked) >= Duration::from_secs(1) {
                 looked = elapsed();
@@ -175,14 +218,45 @@ impl History {
         }
     }
 
+    /// Brings an effect about, and kills slurmctld before it has saved that.
+    async fn kill_unsaved(&mut self) {
+        let effects = [
+            Effect::WorkerDrained,
+            Effect::WorkerStarts,
+            Effect::Update,
+            Effect::ObjectEnds,
+            Effect::JobStarts,
+        ];
+        self.provoke(*self.random.pick(&effects).unwrap());
+        self.wait(World::has_unsaved).await;
+        // What follows from it is not saved either.
+        self.pass(Duration::from_millis(self.random.below(4000))).await;
+        self.struck
+            .note(Fault::KillSlurmctld.kind(), &Effect::under_way(&self.world));
+        self.suffer(Fault::KillSlurmctld);
+    }
+
+    /// People want more workers, for jobs that wait, and then fewer.
+    async fn change_mind(&mut self) {
+        self.scale("compute", 4);
+        self.submit();
+        self.judge.orders.note_objects(&self.world);
+        self.pass(Duration::from_millis(self.random.between(500, 12_000))).await;
+        self.scale("compute", self.random.below(3));
+        self.judge.orders.note_objects(&self.world);
+    }
+
     /// Faults end, and people want something that can be had.
     async fn heal(&mut self) {
         while self.world.is_suffering() {
             self.pass(Duration::from_secs(5)).await;
         }
         self.world.tell("people clean up");
+        if self.random.one_in(2) {
+            self.suffer(Fault::Api(Client::Both, ApiFault::Refuse(503)));
+        }
         for set in self.world.names("nodesets") {
-            let replicas = if set == "compute" { 3 } else { 1 };
+            let replicas = if set == "compute" { self.random.between(1, 3) } else { 1 };
             self.world
                 .patch("nodesets", &set, &json!({ "spec": { "replicas": replicas } }));
         }
@@ -236,7 +310,7 @@ impl History {
             );
             self.judge.fail(&self.world, text);
         }
-        for problem in oracles::problems(&self.world) {
+        for problem in [oracles::problems(&self.world), oracles::marked(&self.world)].concat() {
             self.judge.fail(&self.world, problem);
         }
     }

@@ -7,7 +7,8 @@ use slurm::node::NodeFlag;
 
 use crate::{
     coverage::Effect,
-    history::History,
+    history::{History, Topic},
+    oracles::{self, LEAVING},
     script,
     slurm::{
         NodeOrder, NodeUpdate, PartitionUpdate, Request, State, Submission,
@@ -22,32 +23,38 @@ pub(crate) const REASONS: [&str; 2] = ["disk check", "broken fan"];
 /// The reason of people who let go a worker that they resumed while it was to leave.
 const MAY_LEAVE: &str = "may leave";
 
-/// The annotation of a worker that was chosen to leave.
-const LEAVING: &str = "nodeset.slinky.slurm.net/leaving";
-
 /// The states by which people close a partition.
 const CLOSED: [&str; 3] = ["DOWN", "DRAIN", "INACTIVE"];
 
 impl History {
     /// A person does something.
     pub(crate) fn act(&mut self) {
-        match self.random.below(25) {
-            0 | 1 => self.scale(),
+        // What the history is about happens in half of the cases.
+        let acts: std::ops::Range<u64> = match self.topic {
+            Topic::Configuration => 16..21,
+            Topic::Workers | Topic::Forgotten => 0..13,
+            Topic::Everything | Topic::Leaders => 0..28,
+        };
+        let acts = if self.random.one_in(2) { acts } else { 0..28 };
+        match self.random.between(acts.start, acts.end - 1) {
+            0 | 1 => self.scale_to(self.random.below(5)),
             2..=8 => self.submit(),
             9 => self.update(),
-            10 | 11 => self.cordon(),
-            12 => self.drain(),
-            13 => self.resume(),
-            14 => self.down(),
-            15 => self.write_reason(),
-            16 | 17 => self.partition(),
-            18 => self.close_partition(),
+            10 => self.cordon(),
+            11 | 12 => self.suspend(),
+            13 => self.drain(),
+            14 => self.resume(),
+            15 => self.resume_ours(),
+            16 => self.configure(),
+            17 | 18 => self.partition(),
             19 => self.node_set(),
-            20 => self.hold(),
-            21 => self.release(),
-            22 => self.end_job(),
-            23 => self.suspend(),
-            _ => self.configure(),
+            20 | 21 => self.close_partition(),
+            22 => self.down(),
+            23 => self.write_reason(),
+            24 => self.hold(),
+            25 => self.release(),
+            26 => self.end_job(),
+            _ => self.cordon(),
         }
         self.judge.orders.note_objects(&self.world);
     }
@@ -68,19 +75,20 @@ impl History {
         self.judge.orders.note_objects(&self.world);
     }
 
-    fn scale(&self) {
-        self.scale_to(self.random.below(5));
-    }
-
     fn scale_to(&self, replicas: u64) {
         let sets = self.world.names("nodesets");
-        let Some(set) = self.random.pick(&sets) else { return };
+        if let Some(set) = self.random.pick(&sets) {
+            self.scale(set, replicas);
+        }
+    }
+
+    pub(crate) fn scale(&self, set: &str, replicas: u64) {
         self.world.tell(format!("a person scales {set} to {replicas}"));
         self.world
             .patch("nodesets", set, &json!({ "spec": { "replicas": replicas } }));
     }
 
-    fn submit(&self) {
+    pub(crate) fn submit(&self) {
         // A backlog of whole nodes: each free one gets a job at once.
         let is_backlog = self.random.one_in(3);
         let (jobs, nodes, longest) = if is_backlog {
@@ -96,9 +104,15 @@ impl History {
             let mut job = Submission::new(partition, work);
             job.nodes = usize::try_from(nodes).unwrap();
             job.exclusive = is_backlog;
+            if self.random.one_in(5) {
+                let of_partition = |node: &crate::slurm::state::Node| node.name.starts_with(&format!("{partition}-"));
+                let names: Vec<String> = (0..2).filter_map(|_| self.pick_node(of_partition)).collect();
+                job = job.on(names.iter().map(String::as_str));
+            }
+            let required = job.required.clone();
             let id = script::submit(&self.world, job);
             self.world.tell(format!(
-                "a person submits job {id:?} to {partition} on {nodes} nodes for {work:?}"
+                "a person submits job {id:?} to {partition} on {nodes} nodes for {work:?}, by name {required:?}"
             ));
         }
     }
@@ -215,6 +229,15 @@ impl History {
         }
     }
 
+    /// Resumes a node that we drained.
+    fn resume_ours(&self) {
+        let ours =
+            |node: &crate::slurm::state::Node| node.has(NodeFlag::Drain) && node.reason.starts_with("slurm-operator");
+        if let Some(name) = self.pick_node(ours) {
+            self.order(&name, Some(NodeOrder::Resume), None);
+        }
+    }
+
     pub(crate) fn lift(&mut self, name: &str) {
         self.order(name, Some(NodeOrder::Resume), None);
         self.judge.orders.resume(name);
@@ -313,16 +336,29 @@ impl History {
             self.lift(&name);
         }
         // An operator does not drain again what a person resumed: it asks for that.
-        for set in self.world.all("nodesets") {
-            for condition in set["status"]["conditions"].as_array().into_iter().flatten() {
-                let message = condition["message"].as_str().unwrap_or_default();
-                let asked = message
-                    .split("; ")
-                    .filter(|part| part.contains("an administrator resumed it in Slurm"));
-                for name in asked.filter_map(|part| part.split_whitespace().nth(1)) {
-                    self.order(name, Some(NodeOrder::Drain), Some(MAY_LEAVE));
-                }
-            }
+        for name in oracles::resumed(&self.world) {
+            self.order(&name, Some(NodeOrder::Drain), Some(MAY_LEAVE));
+        }
+        // Jobs that want more workers than people do, or name one that nobody wants any more, never start.
+        let workers: Vec<String> = self
+            .world
+            .all("pods")
+            .iter()
+            .filter_map(|pod| Some(pod["spec"]["hostname"].as_str()?.to_owned()))
+            .collect();
+        let set = self.world.get("nodesets", "compute").unwrap_or_default();
+        let most = set["spec"]["replicas"].as_u64().unwrap_or(1);
+        let never_starts = |job: &Job| {
+            let has_named = job.spec.required.iter().all(|name| workers.contains(name));
+            job.phase == JobPhase::Pending && (!has_named || job.spec.nodes as u64 > most)
+        };
+        while let Some(job) = self.pick_job(never_starts)
+            && self.world.order(Request::Cancel(job.id)).is_ok()
+        {
+            self.world.tell(format!(
+                "a person cancels job {}, which has no worker to wait for",
+                job.id
+            ));
         }
         // A slurmctld that was killed has forgotten the order, and the processes are stopped.
         let stopped = self.world.slurm().stopped_jobs();
@@ -404,7 +440,9 @@ impl History {
     }
 
     fn configure(&self) {
-        let good = format!("BatchStartTimeout={}\n", self.random.between(20, 99));
+        // Without memory among what is allocated, Slurm shows the node of a suspended job as idle.
+        let select = *self.random.pick(&["", "SelectTypeParameters=CR_CORE\n"]).unwrap();
+        let good = format!("{select}BatchStartTimeout={}\n", self.random.between(20, 99));
         let text = if self.random.one_in(3) {
             format!("{}\n", self.random.pick(&BAD_LINES).unwrap())
         } else {

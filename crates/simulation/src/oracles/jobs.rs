@@ -64,6 +64,12 @@ pub(super) fn judge(world: &World, deleted: &[(HostId, Duration)]) -> Vec<String
             .runs
             .iter()
             .any(|run| matches!(run.ended, Some((_, End::Exited(_)))));
+        if !returned && shown.phase.is_end() && !is_asked(&slurm, job, None) {
+            failures.push(format!(
+                "job {} ended as {:?} though its script never returned, and nobody asked\nlaunches {:?}",
+                job.id, shown.phase, job.launches
+            ));
+        }
         if returned != (shown.phase == JobPhase::Completed) && !is_asked(&slurm, job, None) && shown.phase.is_end() {
             failures.push(format!(
                 "job {} ended as {:?}, its script returned: {returned}",

@@ -6,17 +6,22 @@ mod left;
 mod orders;
 mod ours;
 mod settled;
+mod workers;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{slurm::HostId, world::World};
+use crate::{
+    slurm::HostId,
+    world::{World, elapsed},
+};
 
 pub use self::{
     foreign::create_foreign_objects,
     jobs::judge_writers,
     left::{left, remembered},
-    orders::Orders,
+    orders::{Orders, resumed},
     settled::{changes, differs, objects_of_ours, problems},
+    workers::{LEAVING, marked},
 };
 
 /// What was judged so far.
@@ -33,7 +38,13 @@ pub struct Judge {
     /// Pods that were deleted because of us: the worker and when.
     deleted: Vec<(HostId, Duration)>,
     drains: ours::Drains,
+    of_workers: workers::Workers,
+    /// When slurmctld answered last.
+    served: Duration,
 }
+
+/// slurmctld answers within this time of the last fault, whatever people write into its configuration.
+const SERVED: Duration = Duration::from_mins(3);
 
 impl Judge {
     pub fn fail(&mut self, world: &World, what: String) {
@@ -58,6 +69,10 @@ impl Judge {
         let failures = self.judge_writes(world);
         self.fail_all(world, failures);
         let failures = self.drains.judge(world, self.faults_end);
+        self.fail_all(world, failures);
+        let failures = self.judge_service(world);
+        self.fail_all(world, failures);
+        let failures = self.of_workers.judge(world, self.faults_end);
         self.fail_all(world, failures);
         self.workers = world.workers();
     }
@@ -93,7 +108,23 @@ impl Judge {
         failures
     }
 
-    /// Operators write to nothing that is not theirs.
+    /// slurmctld serves, whatever people write into its configuration.
+    fn judge_service(&mut self, world: &World) -> Vec<String> {
+        let is_wanted = world
+            .get("controllers", "slurm")
+            .is_ok_and(|object| !object["metadata"]["deletionTimestamp"].is_string());
+        let answers = world.active().is_some_and(|active| world.slurm().state(active).is_ok());
+        if answers || !is_wanted {
+            self.served = elapsed();
+        }
+        let fails = elapsed().saturating_sub(self.served.max(self.faults_end)) > SERVED;
+        fails
+            .then(|| format!("no slurmctld has answered for {SERVED:?}"))
+            .into_iter()
+            .collect()
+    }
+
+    /// Operators write to nothing that is not theirs, and only while they lead.
     fn judge_writes(&mut self, world: &World) -> Vec<String> {
         let writes = world.access.writes_from(self.judged_writes);
         self.judged_writes += writes.len();
@@ -104,6 +135,13 @@ impl Judge {
                 write.process, write.method, write.path
             )
         };
-        foreign.map(text).collect()
+        let mut failures: Vec<String> = foreign.map(text).collect();
+        let leads =
+            |write: &&crate::world::api::Write| write.leader.is_empty() || write.leader.starts_with(&write.process);
+        failures.extend(writes.iter().filter(|write| !leads(write)).map(|write| {
+            let (process, leader) = (&write.process, &write.leader[..10.min(write.leader.len())]);
+            format!("{process} wrote while {leader} led: {} {}", write.method, write.path)
+        }));
+        failures
     }
 }

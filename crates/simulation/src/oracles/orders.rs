@@ -11,8 +11,8 @@ use slurm::node::NodeFlag;
 
 use crate::{
     slurm::{
-        ControllerId, State,
-        state::{JobKey, Node},
+        ControllerId, NodeOrder, Request, Slurm, State,
+        state::{JobKey, JobPhase, Node},
     },
     world::{World, elapsed},
 };
@@ -22,6 +22,9 @@ const NOTICED: Duration = Duration::from_secs(30);
 
 /// A removal that is under way goes on for so long when people want the worker again: an order is given up after ten seconds.
 const REMOVED: Duration = Duration::from_mins(1);
+
+/// A proof is at most this old when its order is carried out.
+const PROVEN: Duration = Duration::from_secs(15);
 
 /// The kinds whose spec people write.
 const KINDS: [&str; 3] = ["controllers", "nodesets", "partitions"];
@@ -164,6 +167,8 @@ impl Orders {
         failures.extend(self.judge_nodes(state, saved));
         failures.extend(self.judge_jobs(state, saved));
         failures.extend(self.judge_partitions(world, state, faults_end));
+        failures.extend(judge_named(&slurm, state));
+        failures.extend(judge_resumed(world, &slurm));
         failures
     }
 
@@ -285,6 +290,63 @@ impl Orders {
         self.objects = now;
         failures
     }
+}
+
+/// A node that a pending job names is not deleted.
+fn judge_named(slurm: &Slurm, state: &State) -> Vec<String> {
+    let mut failures = Vec::new();
+    for job in state.jobs.values().filter(|job| job.phase == JobPhase::Pending) {
+        for name in job.spec.required.iter().filter(|name| !state.nodes.contains_key(*name)) {
+            let deletes = |request: &Request| matches!(request, Request::DeleteNode(node) if node == name);
+            let mut orders = slurm.ledger.orders.iter().rev();
+            let last = orders.find(|order| order.failure.is_none() && deletes(&order.request));
+            // The job may have come after the proof.
+            if last.is_some_and(|order| order.at > job.submitted + PROVEN) {
+                failures.push(format!(
+                    "job {} waits for {name} by name, and {name} is deleted",
+                    job.id
+                ));
+            }
+        }
+    }
+    failures
+}
+
+/// The operator takes nothing but a resume by a person for one.
+fn judge_resumed(world: &World, slurm: &Slurm) -> Vec<String> {
+    // A restored etcd has old notes of drains.
+    if !world.rewound.lock().unwrap().is_empty() {
+        return Vec::new();
+    }
+    let resumed = resumed(world).into_iter().filter(|name| {
+        let is_resume = |request: &Request| {
+            matches!(request, Request::UpdateNode { node, update } if node == name && update.state == Some(NodeOrder::Resume))
+        };
+        let mut orders = slurm.ledger.orders.iter();
+        !orders.any(|order| order.sender == "person" && is_resume(&order.request))
+    });
+    resumed
+        .map(|name| format!("the operator reports that a person resumed {name}, and nobody did"))
+        .collect()
+}
+
+/// Nodes that a person resumed while they were to leave, as the operator reports.
+pub fn resumed(world: &World) -> Vec<String> {
+    let mut names = Vec::new();
+    for set in world.all("nodesets") {
+        for condition in set["status"]["conditions"].as_array().into_iter().flatten() {
+            let message = condition["message"].as_str().unwrap_or_default();
+            let asked = message
+                .split("; ")
+                .filter(|part| part.contains("an administrator resumed it in Slurm"));
+            names.extend(
+                asked
+                    .filter_map(|part| part.split_whitespace().nth(1))
+                    .map(str::to_owned),
+            );
+        }
+    }
+    names
 }
 
 /// What only people write, of all objects.

@@ -24,6 +24,7 @@ pub fn differs(world: &World) -> Option<String> {
         return Some(format!("job {} is {:?}", job.id, job.state_names()));
     }
     workers_differ(world, state)
+        .or_else(|| left_nodes(world, state))
         .or_else(|| partitions_differ(world, state))
         .or_else(|| world.configuration_differs())
 }
@@ -80,6 +81,19 @@ fn workers_differ(world: &World, state: &State) -> Option<String> {
         }
     }
     None
+}
+
+/// Records whose NodeSet is gone, but for those of lost workers.
+fn left_nodes(world: &World, state: &State) -> Option<String> {
+    let sets = world.names("nodesets");
+    let lost = world.lost_workers.lock().unwrap();
+    let of_set = |node: &Node| sets.iter().any(|set| node.name.starts_with(&format!("{set}-")));
+    let mut left = state
+        .nodes
+        .values()
+        .filter(|node| !of_set(node) && !lost.contains(&node.name));
+    left.next()
+        .map(|node| format!("node {} is left without its NodeSet", node.name))
 }
 
 fn partitions_differ(world: &World, state: &State) -> Option<String> {

@@ -38,6 +38,8 @@ pub enum ApiFault {
     DelayWatches(Duration),
     /// Every third write is done and not answered.
     LoseAnswers,
+    /// Every third write is done later than anybody waits for it, and not answered.
+    Late,
     /// Nothing answers.
     Silent,
 }
@@ -70,6 +72,8 @@ pub struct Write {
     pub process: String,
     pub method: String,
     pub path: String,
+    /// Whom the lease named when it was sent.
+    pub leader: String,
 }
 
 impl Access {
@@ -161,6 +165,7 @@ impl Access {
         std::future::poll_fn(|context| life.poll_runnable(context)).await;
         let lasts = watch_time(&request);
         let is_write = request.method() != http::Method::GET;
+        let leader = self.holders().first().and_then(|name| name.as_str().map(str::to_owned));
         sleep(LATENCY).await;
         let mut lost = false;
         for fault in self.faults(process) {
@@ -169,6 +174,15 @@ impl Access {
                 ApiFault::Slow(time) => sleep(time).await,
                 ApiFault::Silent => std::future::pending::<()>().await,
                 ApiFault::LoseAnswers => lost |= is_write && self.random.one_in(3),
+                ApiFault::Late if is_write && self.random.one_in(3) => {
+                    let (access, process) = (self.clone(), process.to_owned());
+                    let delay = Duration::from_secs(self.random.between(5, 60));
+                    tokio::spawn(async move {
+                        sleep(delay).await;
+                        access.carry_out(&process, request, leader).await
+                    });
+                    return std::future::pending().await;
+                }
                 _ => {}
             }
         }
@@ -180,18 +194,9 @@ impl Access {
         {
             return old_list(&cache, &target);
         }
-        if is_write {
-            self.note(process, &request);
-        }
         let (path, method) = (request.uri().path().to_owned(), request.method().clone());
-        let is_deletion = self.is_deletion(&request);
-        self.server.store().set_now(timestamp());
         let holders = self.holders();
-        let answer = self.server.answer(request).await;
-        if is_deletion && answer.status().is_success() {
-            let mut words = path.split('/').skip_while(|word| *word != "pods");
-            self.note_deleted_pod(process, words.nth(1).unwrap_or_default());
-        }
+        let answer = self.carry_out(process, request, leader).await;
         // Renewals of a lease are no effects, its acquisition is.
         let is_acquisition = path.contains("/leases") && self.holders() != holders;
         if is_acquisition || (is_write && !is_no_effect(&path)) {
@@ -207,6 +212,21 @@ impl Access {
             Some(lasts) => self.delayed(process, target.plural, answer, lasts),
             None => answer,
         }
+    }
+
+    async fn carry_out(&self, process: &str, request: Request<Body>, leader: Option<String>) -> Answer {
+        if request.method() != http::Method::GET {
+            self.note(process, &request, leader.unwrap_or_default());
+        }
+        let path = request.uri().path().to_owned();
+        let is_deletion = self.is_deletion(&request);
+        self.server.store().set_now(timestamp());
+        let answer = self.server.answer(request).await;
+        if is_deletion && answer.status().is_success() {
+            let mut words = path.split('/').skip_while(|word| *word != "pods");
+            self.note_deleted_pod(process, words.nth(1).unwrap_or_default());
+        }
+        answer
     }
 
     /// Whom the leases name.
@@ -228,7 +248,7 @@ impl Access {
         (is_eviction || is_deletion) && pod.is_ok_and(|pod| !pod["metadata"]["deletionTimestamp"].is_string())
     }
 
-    fn note(&self, process: &str, request: &Request<Body>) {
+    fn note(&self, process: &str, request: &Request<Body>, leader: String) {
         let path = request.uri().path().to_owned();
         let method = request.method().to_string();
         if is_no_effect(&path) {
@@ -240,6 +260,7 @@ impl Access {
             process,
             method,
             path,
+            leader,
         });
     }
 

@@ -71,6 +71,9 @@ impl World {
             }
         }
         self.tell(format!("{name} is evicted"));
+        // The operator lets go only workers without jobs.
+        self.access
+            .note_deleted_pod("an eviction that no budget forbids", &name);
         self.mark_disrupted(&name, "EvictionByEvictionAPI");
         self.lose_worker(&name);
         self.delete("pods", &name, &json!({}));

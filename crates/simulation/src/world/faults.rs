@@ -59,6 +59,8 @@ pub enum Fault {
     Disk(DiskFault),
     /// The state volume fills up while a change of the configuration is delivered.
     FullDiskAtChange,
+    /// Somebody writes a Controller that only a later operator can read, and deletes a NodeSet.
+    UnreadableController,
     /// Back to a backup that is at least so old.
     RewindEtcd(Duration),
 }
@@ -102,6 +104,62 @@ impl Fault {
             9 | 10 => Self::of_api_server(random),
             _ => Self::of_clocks_and_disks(random),
         }
+    }
+
+    /// What ends workers, or hides them.
+    pub fn of_workers(random: &Random) -> Self {
+        let force = random.one_in(2);
+        let all = [
+            Self::FreezeNode(Place::Worker),
+            Self::DeleteWorker { force },
+            Self::LoseNode(Place::Worker),
+            Self::CutOffNode(Place::Worker, force),
+            Self::CutOffNode(Place::Worker, true),
+            Self::DrainNode(Place::Worker),
+            Self::DrainNode(Place::Worker),
+            Self::PressureEviction,
+            Self::Link(Link::Worker, LinkFault::Cut),
+            Self::Api(Client::Leader, ApiFault::Late),
+            Self::StepNodeClock(*random.pick(&[-45.0, 45.0]).unwrap()),
+        ];
+        *random.pick(&all).unwrap()
+    }
+
+    /// What changes the leader, and what leaders see.
+    pub fn of_leaders(random: &Random) -> Self {
+        let whose = *random.pick(&[Client::Leader, Client::Other]).unwrap();
+        let kind = *random.pick(&["pods", "nodes", "nodesets", "controllers"]).unwrap();
+        let all = [
+            Self::KillOperators,
+            Self::PauseLeader,
+            Self::PauseLeader,
+            Self::Link(Link::Leader, LinkFault::Freeze),
+            Self::Api(Client::Leader, ApiFault::Silent),
+            Self::Api(Client::Leader, ApiFault::Refuse(503)),
+            Self::Api(whose, ApiFault::StallWatches),
+            Self::Api(whose, ApiFault::StallKind(kind)),
+            Self::KillAgent,
+            Self::DeleteWorker { force: true },
+        ];
+        *random.pick(&all).unwrap()
+    }
+
+    /// What disturbs changes of the configuration.
+    pub fn of_configuration(random: &Random) -> Self {
+        let all = [
+            Self::KillSlurmctld,
+            Self::KillAgent,
+            Self::FreezeSlurmctld,
+            Self::DeleteController,
+            Self::LoseNode(Place::Slurmctld),
+            Self::CutOffNode(Place::Slurmctld, true),
+            Self::FullDiskAtChange,
+            Self::UnreadableController,
+            Self::Link(Link::Leader, LinkFault::Lose),
+            Self::Api(Client::Leader, ApiFault::LoseAnswers),
+            Self::RewindEtcd(Duration::from_mins(1)),
+        ];
+        *random.pick(&all).unwrap()
     }
 
     fn of_processes(random: &Random) -> Self {
@@ -167,9 +225,11 @@ impl Fault {
                 ApiFault::DelayWatches(Duration::from_millis(random.between(100, 10_000))),
             ),
             Self::Api(whose, ApiFault::LoseAnswers),
+            Self::Api(whose, ApiFault::Late),
             Self::Api(whose, ApiFault::Silent),
             Self::ExpireWatches,
             Self::BreakWatches,
+            Self::UnreadableController,
             Self::RewindEtcd(rewind),
         ];
         *random.pick(&all).unwrap()
@@ -298,6 +358,7 @@ impl World {
                 sleep(Duration::from_millis(self.random.below(3000))).await;
                 self.break_disk(DiskFault::Full, time).await;
             }
+            Fault::UnreadableController => self.write_unreadable(time).await,
             Fault::RewindEtcd(age) => self.rewind_etcd(age),
         }
     }
@@ -359,6 +420,28 @@ impl World {
         let number = self.access.set_fault(process, api);
         sleep(time).await;
         self.access.lift(number);
+    }
+
+    async fn write_unreadable(&self, time: Duration) {
+        let Ok(before) = self.get("controllers", "slurm") else {
+            return;
+        };
+        let write = |text: &Value| {
+            self.disturb();
+            self.patch("controllers", "slurm", &json!({ "spec": { "extraConf": text } }));
+        };
+        write(&json!(17));
+        if self.delete("nodesets", "burst", &json!({})) {
+            self.tell("a person deletes NodeSet burst");
+        }
+        sleep(time).await;
+        if self
+            .get("controllers", "slurm")
+            .is_ok_and(|now| now["spec"]["extraConf"] == 17)
+        {
+            let text = before["spec"]["extraConf"].as_str();
+            write(&json!(text.unwrap_or_default()));
+        }
     }
 
     async fn break_disk(&self, disk: DiskFault, time: Duration) {

@@ -296,6 +296,16 @@ impl World {
         workers
     }
 
+    /// The names of workers that run twice.
+    pub fn twins(&self) -> BTreeSet<String> {
+        let pods = self.pods.lock().unwrap();
+        let runs = pods.values().filter(|pod| matches!(pod.content, Content::Slurmd(_)));
+        let mut seen = BTreeSet::new();
+        runs.filter(|pod| !seen.insert(pod.name.clone()))
+            .map(|pod| pod.name.clone())
+            .collect()
+    }
+
     fn known_pods(&self) -> BTreeSet<String> {
         self.access.server.store().all("pods").map(|pod| uid_of(pod)).collect()
     }

@@ -93,7 +93,9 @@ impl World {
         // Whoever touches a volume that is away hangs.
         let hanging =
             self.freeze_pods(|pod| !has_volume && pod.node == node && matches!(pod.content, Content::Slurmctld(_)));
-        let patience = if force { time.min(Duration::from_secs(50)) } else { time };
+        // Kubernetes misses the node after 40 s.
+        let patience = Duration::from_secs(*self.random.pick(&[5, 50]).unwrap());
+        let patience = if force { time.min(patience) } else { time };
         sleep(patience).await;
         if force {
             self.delete_by_force(&node);

@@ -9,6 +9,7 @@ use runtime::fake::{Path, Refusal};
 use serde_json::Value;
 
 use super::World;
+use crate::slurm::State;
 
 /// What is under way that no object shows, with how often. A clone is the same one.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +59,23 @@ impl World {
         let live = self.get("configmaps", "slurm-config").unwrap_or_default();
         let live = live["data"]["slurm.conf"].as_str().unwrap_or_default();
         (!live.contains(wanted.trim())).then(|| format!("slurm.conf lacks {wanted:?}"))
+    }
+
+    /// Whether slurmctld would forget something of nodes or jobs if it died now.
+    pub fn has_unsaved(&self) -> bool {
+        let slurm = self.slurm();
+        let Some(state) = self.active().and_then(|active| slurm.state(active).ok()) else {
+            return false;
+        };
+        let saved = slurm.saved(self.volume());
+        let nodes = |state: &State| -> Vec<_> {
+            let nodes = state.nodes.values();
+            nodes
+                .map(|node| (node.name.clone(), node.down, node.flags.clone()))
+                .collect()
+        };
+        let jobs = |state: &State| -> Vec<_> { state.jobs.values().map(|job| (job.id, job.phase)).collect() };
+        nodes(state) != nodes(saved) || jobs(state) != jobs(saved)
     }
 
     /// The kinds of all objects.
