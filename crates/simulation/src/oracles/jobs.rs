@@ -22,12 +22,15 @@ const REGISTERED: Duration = Duration::from_secs(20);
 const NOTICE: Duration = Duration::from_millis(250);
 
 /// The jobs with a process on a host at a time. Those of a node that a person has set DOWN are over, though their processes may go on
-/// where slurmctld cannot reach them.
+/// where slurmctld cannot reach them. Nobody knows of a launch that a killed slurmctld forgot.
 pub(super) fn on_host(world: &World, host: HostId, at: Duration) -> Vec<u32> {
     let slurm = world.slurm();
     let ran = |run: &&Run| run.host == host && run.began < at && run.ended.is_none_or(|(ended, _)| ended > at);
     let jobs = slurm.ledger.jobs.iter();
-    jobs.filter(|job| processes(job).any(|run| ran(&run) && !is_given_up(&slurm, job, run, at)))
+    let is_known = |job: &JobHistory, run: &Run| {
+        !job.forgotten_launches.contains(&run.launch) && !is_given_up(&slurm, job, run, at)
+    };
+    jobs.filter(|job| processes(job).any(|run| ran(&run) && is_known(job, run)))
         .map(|job| job.id)
         .collect()
 }
@@ -108,7 +111,8 @@ fn judge_runs(
             End::HostLost => {
                 // We ended this pod, whatever the order of our commands was.
                 let by_us = |(host, since): &&(HostId, Duration)| {
-                    *host == run.host && *since <= at && !is_given_up(slurm, job, run, *since)
+                    let is_known = !job.forgotten_launches.contains(&run.launch);
+                    *host == run.host && *since <= at && is_known && !is_given_up(slurm, job, run, *since)
                 };
                 if deleted.iter().any(|deleted| by_us(&deleted)) {
                     failures.push(format!(
