@@ -90,9 +90,10 @@ impl Seen {
         }
     }
 
-    /// When the slurmctld that responded was started, by its own clock, if known.
+    /// By when the slurmctld that responded had been started, by its own clock, if known. Slurm tells the second: the process before
+    /// may have accepted an order in it.
     pub fn boot(&self) -> Option<Timestamp> {
-        timestamp(self.process?.boot_time)
+        timestamp(self.process?.boot_time.saturating_add(1))
     }
 
     /// Adds the release that responded, such as `26.05.5`.

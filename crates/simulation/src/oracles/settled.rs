@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
-    slurm::{State, state::Node},
+    slurm::{NodeOrder, Request, Slurm, State, state::Node},
     world::World,
     world::elapsed,
 };
@@ -23,13 +23,28 @@ pub fn differs(world: &World) -> Option<String> {
     if let Some(job) = state.jobs.values().find(|job| job.is_active() && !job.held) {
         return Some(format!("job {} is {:?}", job.id, job.state_names()));
     }
-    workers_differ(world, state)
-        .or_else(|| left_nodes(world, state))
+    let kept = kept_records(world, &slurm);
+    workers_differ(world, state, &kept)
+        .or_else(|| left_nodes(world, state, &kept))
         .or_else(|| partitions_differ(world, state))
         .or_else(|| world.configuration_differs())
 }
 
-fn workers_differ(world: &World, state: &State) -> Option<String> {
+/// Nodes whose records may stay without a worker: of workers that were lost (`pruneSlurmNodeRecords: Never`), and those that a person
+/// took out of service, whose order outlives the worker.
+fn kept_records(world: &World, slurm: &Slurm) -> BTreeSet<String> {
+    let mut kept = world.lost_workers.lock().unwrap().clone();
+    for order in slurm.ledger.orders.iter().filter(|order| order.sender == "person") {
+        if let Request::UpdateNode { node, update } = &order.request
+            && matches!(update.state, Some(NodeOrder::Drain | NodeOrder::Down | NodeOrder::Fail))
+        {
+            kept.insert(node.clone());
+        }
+    }
+    kept
+}
+
+fn workers_differ(world: &World, state: &State, kept: &BTreeSet<String>) -> Option<String> {
     for set in world.all("nodesets") {
         let name = set["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         if set["metadata"]["deletionTimestamp"].is_string() {
@@ -37,7 +52,6 @@ fn workers_differ(world: &World, state: &State) -> Option<String> {
         }
         let wanted = set["spec"]["replicas"].as_u64().unwrap_or(1);
         let of_set = |node: &&Node| node.name.starts_with(&format!("{name}-"));
-        // Records of workers that were lost and are not wanted any more stay (`pruneSlurmNodeRecords: Never`).
         let hostnames: Vec<String> = world
             .all("pods")
             .iter()
@@ -45,7 +59,7 @@ fn workers_differ(world: &World, state: &State) -> Option<String> {
             .collect();
         let is_left = |node: &&Node| {
             let has_pod = hostnames.contains(&format!("{:?}", node.name));
-            node.down && !has_pod && world.lost_workers.lock().unwrap().contains(&node.name)
+            !node.is_available() && !has_pod && kept.contains(&node.name)
         };
         let nodes: Vec<_> = state
             .nodes
@@ -83,15 +97,14 @@ fn workers_differ(world: &World, state: &State) -> Option<String> {
     None
 }
 
-/// Records whose NodeSet is gone, but for those of lost workers.
-fn left_nodes(world: &World, state: &State) -> Option<String> {
+/// Records whose NodeSet is gone.
+fn left_nodes(world: &World, state: &State, kept: &BTreeSet<String>) -> Option<String> {
     let sets = world.names("nodesets");
-    let lost = world.lost_workers.lock().unwrap();
     let of_set = |node: &Node| sets.iter().any(|set| node.name.starts_with(&format!("{set}-")));
     let mut left = state
         .nodes
         .values()
-        .filter(|node| !of_set(node) && !lost.contains(&node.name));
+        .filter(|node| !of_set(node) && !kept.contains(&node.name));
     left.next()
         .map(|node| format!("node {} is left without its NodeSet", node.name))
 }

@@ -42,6 +42,8 @@ impl Workers {
         if !world.rewound.lock().unwrap().is_empty() {
             twins.clear();
         }
+        let untraceable = world.untraceable.lock().unwrap();
+        twins.retain(|name| !untraceable.contains(name));
         self.twins.retain(|name, _| twins.contains(name));
         let mut failures = Vec::new();
         for name in twins {

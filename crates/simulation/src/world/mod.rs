@@ -89,6 +89,8 @@ pub struct Inner {
     suffering: AtomicU64,
     /// Workers that ended otherwise than by the operator's will.
     pub lost_workers: Mutex<BTreeSet<String>>,
+    /// Workers whose pods were deleted by force while Slurm did not respond: nobody can tell where they ran.
+    pub untraceable: Mutex<BTreeSet<String>>,
     /// How often a fault changed what people had written.
     disturbed: AtomicU64,
     /// Workers that were out of slurmctld's sight for so long that it started their jobs elsewhere.
@@ -140,6 +142,7 @@ impl World {
             sweeping: AtomicBool::default(),
             suffering: AtomicU64::default(),
             lost_workers: Mutex::default(),
+            untraceable: Mutex::default(),
             disturbed: AtomicU64::default(),
             severed: Mutex::default(),
             backups: Mutex::default(),

@@ -108,10 +108,15 @@ impl World {
     }
 
     fn delete_by_force(&self, node: &str) {
+        let active = self.active();
+        let answers = active.is_some_and(|active| self.slurm().state(active).is_ok());
         for pod in self.all("pods") {
             if text(&pod, "/spec/nodeName") == node && pod.pointer("/metadata/ownerReferences").is_some() {
                 self.tell(format!("a person deletes {} by force", name_of(&pod)));
                 self.lose_worker(&name_of(&pod));
+                if !answers {
+                    self.untraceable.lock().unwrap().insert(name_of(&pod));
+                }
                 self.delete("pods", &name_of(&pod), &json!({ "gracePeriodSeconds": 0 }));
             }
         }

@@ -431,6 +431,10 @@ mod tests {
             steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), next)),
             ["drain compute-0"]
         );
+        // Slurm tells the start in whole seconds: the process before accepted the drain.
+        let within = begun(node(OPEN, ""), "2026-01-01T00:59:55Z");
+        let plan = on(&quiet, cordoned("2026-01-01T00:59:55.4Z"), within);
+        assert_eq!(steps(&plan), ["drain compute-0"]);
         // slurmctld was killed right afterwards, and the operator was away for longer than slurmctld takes to save.
         for (booted, expected) in [
             ("2026-01-01T00:50:20Z", "drain compute-0"),

@@ -155,6 +155,10 @@ pub fn without_pod(observed: &Observed, before: &BTreeMap<String, Timestamp>) ->
 /// that their names are not reused when their pods are gone.
 pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
     let mut places = noted(observed).cloned().unwrap_or_default();
+    // A pod may be gone before Kubernetes misses its node. Slurm may not respond later.
+    for (name, identity) in &observed.records {
+        places.entry(name.clone()).or_insert_with(|| identity.node.clone());
+    }
     for worker in observed.workers() {
         let Some(name) = worker.slurm_name() else { continue };
         // Existing pods replace what the status says; finished ones run nowhere.

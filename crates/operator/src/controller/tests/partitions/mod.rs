@@ -548,6 +548,7 @@ fn a_state_that_an_object_requested_and_withdrew_is_no_manual_state() {
     );
     let digest = pushed(&closing).digest;
     reopened.snapshot.report.live = Some(LiveRevision { sequence: 9, digest });
+    reopened.snapshot.is_live_own = true;
     reopened
         .snapshot
         .lives

@@ -241,8 +241,18 @@ fn a_name_is_not_used_while_its_last_worker_may_be_alive() {
         r#"{"namespace":"slurm","podName":"compute-0","node":"k1","nodeSetName":"compute","nodeSetUID":"compute"}"#;
     let nodes = json!([{ "name": "compute-0", "state": IDLE, "comment": comment }]);
     let seen = crate::cluster::Seen::of_nodes(serde_json::from_value(nodes).unwrap(), crate::nodeset::fixture::now());
-    let plan = planned(vec![not_ready(settled())], json!(null), Knowledge::Known(seen.into()));
+    let known = Knowledge::Known(seen.into());
+    let plan = planned(vec![not_ready(settled())], json!(null), known.clone());
     assert_eq!(steps(&plan), [""; 0]);
+    // The status keeps it for the time when Slurm does not respond.
+    let all = vec![
+        controller(),
+        slurm_key(),
+        nodeset(&json!({ "replicas": 1 })),
+        not_ready(settled()),
+    ];
+    let kept = cut_off(&observed_exactly("compute", all, known));
+    assert_eq!(kept, [("compute-0".to_owned(), "k1".to_owned())].into());
 }
 
 #[test]
