@@ -23,6 +23,9 @@ const NOTICED: Duration = Duration::from_secs(30);
 /// A removal that is under way goes on for so long when people want the worker again: an order is given up after ten seconds.
 const REMOVED: Duration = Duration::from_mins(1);
 
+/// A report that is wrong is corrected within this time.
+const CORRECTED: Duration = Duration::from_secs(30);
+
 /// A proof is at most this old when its order is carried out.
 const PROVEN: Duration = Duration::from_secs(15);
 
@@ -45,6 +48,8 @@ pub struct Orders {
     slurmctld: Option<ControllerId>,
     /// Changes of objects that faults brought.
     disturbances: u64,
+    /// Nodes that a person resumed, as the operator reports, since when it does.
+    resumed: BTreeMap<String, Duration>,
 }
 
 #[derive(Debug)]
@@ -168,7 +173,30 @@ impl Orders {
         failures.extend(self.judge_jobs(state, saved));
         failures.extend(self.judge_partitions(world, state, faults_end));
         failures.extend(judge_named(&slurm, state));
-        failures.extend(judge_resumed(world, &slurm));
+        failures.extend(self.judge_resumed(world, &slurm));
+        failures
+    }
+
+    /// The operator takes nothing but a resume by a person for one. It may do so for a moment, until it knows when slurmctld started.
+    fn judge_resumed(&mut self, world: &World, slurm: &Slurm) -> Vec<String> {
+        let reported = resumed(world);
+        self.resumed.retain(|name, _| reported.contains(name));
+        // A restored etcd has old notes of drains.
+        if !world.rewound.lock().unwrap().is_empty() {
+            return Vec::new();
+        }
+        let mut failures = Vec::new();
+        for name in reported {
+            let is_resume = |request: &Request| matches!(request, Request::UpdateNode { node, update } if *node == name && update.state == Some(NodeOrder::Resume));
+            let mut orders = slurm.ledger.orders.iter();
+            let is_true = orders.any(|order| order.sender == "person" && is_resume(&order.request));
+            let since = *self.resumed.entry(name.clone()).or_insert_with(elapsed);
+            if !is_true && elapsed().saturating_sub(since) > CORRECTED {
+                failures.push(format!(
+                    "the operator reports that a person resumed {name}, and nobody did"
+                ));
+            }
+        }
         failures
     }
 
@@ -310,24 +338,6 @@ fn judge_named(slurm: &Slurm, state: &State) -> Vec<String> {
         }
     }
     failures
-}
-
-/// The operator takes nothing but a resume by a person for one.
-fn judge_resumed(world: &World, slurm: &Slurm) -> Vec<String> {
-    // A restored etcd has old notes of drains.
-    if !world.rewound.lock().unwrap().is_empty() {
-        return Vec::new();
-    }
-    let resumed = resumed(world).into_iter().filter(|name| {
-        let is_resume = |request: &Request| {
-            matches!(request, Request::UpdateNode { node, update } if node == name && update.state == Some(NodeOrder::Resume))
-        };
-        let mut orders = slurm.ledger.orders.iter();
-        !orders.any(|order| order.sender == "person" && is_resume(&order.request))
-    });
-    resumed
-        .map(|name| format!("the operator reports that a person resumed {name}, and nobody did"))
-        .collect()
 }
 
 /// Nodes that a person resumed while they were to leave, as the operator reports.

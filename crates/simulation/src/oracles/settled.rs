@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
-    slurm::{NodeOrder, Request, Slurm, State, state::Node},
+    slurm::{Request, Slurm, State, state::Node},
     world::World,
     world::elapsed,
 };
@@ -30,13 +30,13 @@ pub fn differs(world: &World) -> Option<String> {
         .or_else(|| world.configuration_differs())
 }
 
-/// Nodes whose records may stay without a worker: of workers that were lost (`pruneSlurmNodeRecords: Never`), and those that a person
-/// took out of service, whose order outlives the worker.
+/// Nodes whose records may stay without a worker: of workers that were lost (`pruneSlurmNodeRecords: Never`), and those to which a
+/// person gave an order, which outlives the worker.
 fn kept_records(world: &World, slurm: &Slurm) -> BTreeSet<String> {
     let mut kept = world.lost_workers.lock().unwrap().clone();
     for order in slurm.ledger.orders.iter().filter(|order| order.sender == "person") {
         if let Request::UpdateNode { node, update } = &order.request
-            && matches!(update.state, Some(NodeOrder::Drain | NodeOrder::Down | NodeOrder::Fail))
+            && update.state.is_some()
         {
             kept.insert(node.clone());
         }
