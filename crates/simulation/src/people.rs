@@ -40,7 +40,6 @@ impl History {
             0 | 1 => self.scale_to(self.random.below(5)),
             2..=8 => self.submit(),
             9 => self.update(),
-            10 => self.cordon(),
             11 | 12 => self.suspend(),
             13 => self.drain(),
             14 => self.resume(),

@@ -54,8 +54,6 @@ pub(super) struct Gathered {
     pub(super) is_unsure: bool,
     /// Slurm was polled while slurmctld ran with the accepted revision, so that the manual states are all there are.
     pub(super) knows_states: bool,
-    /// The live revision has no record, and Slurm was not polled yet: its manual states are not known.
-    pub(super) waits_for_states: bool,
     /// A decision depended on jobs or nodes in Slurm.
     pub(super) depends_on_slurm: bool,
 }
@@ -134,7 +132,6 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
         findings,
         is_unsure,
         knows_states,
-        waits_for_states: is_unrecorded && is_in_place && !knows_states,
         depends_on_slurm,
     }
 }

@@ -228,11 +228,14 @@ fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised,
     let retained = record.iter().flat_map(|record| record.content.retained.keys());
     let candidate = deployment.candidate();
     let findings = gathered.findings.into_iter();
+    // The live revision has no record, and Slurm was not polled yet: its manual states are not known.
+    let waits_for_states =
+        facts.unrecorded_live().is_some() && facts.method == Method::InPlace && !gathered.knows_states;
     let outcome = Outcome {
         delivery: deployment.deliver(
             &newest,
             accepted.map_or(0, |accepted| accepted.sequence),
-            gathered.waits_for_states,
+            waits_for_states,
             jwt_key,
         ),
         wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
