@@ -313,11 +313,12 @@ impl ConfigWriter {
                     line: String::new(),
                 };
                 let kept: Vec<PartitionInUse> = plan.removed.iter().map(in_use).collect();
-                return Err(if kept.is_empty() {
-                    NotPrepared::NoResponse(failure)
-                } else {
-                    InUse(kept).into()
-                });
+                return match failure {
+                    _ if !kept.is_empty() => Err(InUse(kept).into()),
+                    Failure::Unknown(_) => Err(NotPrepared::NoResponse(failure)),
+                    // No channel will ever show them.
+                    _ => Ok(ManualStates::default()),
+                };
             }
         };
         let lost = plan.lost_by_reconfigure(&before);
