@@ -338,7 +338,7 @@ impl History {
         for name in oracles::resumed(&self.world) {
             self.order(&name, Some(NodeOrder::Drain), Some(MAY_LEAVE));
         }
-        // Jobs that want more workers than people do, or name one that nobody wants any more, never start.
+        // Jobs that request more nodes than the NodeSet has replicas, or a node without a worker, never start.
         let workers: Vec<String> = self
             .world
             .all("pods")

@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(
             undeleted(7, 5),
             [""; 0],
-            "the same slurmctld has them from somebody else"
+            "they registered again with the same slurmctld"
         );
         assert_eq!(undeleted(8, 60), [""; 0], "it has saved their deletion");
     }

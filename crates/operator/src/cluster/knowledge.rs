@@ -90,8 +90,8 @@ impl Seen {
         }
     }
 
-    /// By when the slurmctld that responded had been started, by its own clock, if known. Slurm tells the second: the process before
-    /// may have accepted an order in it.
+    /// The end of the second in which the slurmctld that responded was started, by its own clock, if known. Slurm reports the start in
+    /// whole seconds, and the previous process may have accepted an order in that second.
     pub fn boot(&self) -> Option<Timestamp> {
         timestamp(self.process?.boot_time.saturating_add(1))
     }

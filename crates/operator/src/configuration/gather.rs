@@ -93,7 +93,7 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
     let retained = gather_retained(facts, &content);
     let content = Content { retained, ..content };
     // Whatever slurmctld ran with at that time: each state that is stricter than wanted counts as manual.
-    let is_unrecorded = facts.unrecorded_live().is_some();
+    let is_unrecorded = facts.is_live_unrecorded();
     let seen = if is_unrecorded {
         snapshot.knowledge.known()
     } else {
@@ -161,11 +161,7 @@ fn gather_manual_states(facts: &Facts, content: &Content, knows_states: bool) ->
         seen.and_then(|seen| Some((seen.partitions.as_deref()?, seen.at))),
         // A closed partition is not a reason to restart slurmctld.
         knows_states,
-        facts
-            .former
-            .slurm_conf
-            .as_ref()
-            .filter(|_| facts.unrecorded_live().is_none()),
+        facts.former.slurm_conf.as_ref().filter(|_| !facts.is_live_unrecorded()),
         found.unwrap_or(&facts.former.content().manual_states),
         || {
             let built = build_files(&facts.parent, content, facts.max_node_count);

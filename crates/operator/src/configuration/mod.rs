@@ -54,12 +54,7 @@ pub(crate) use self::{
     revise::Held,
 };
 use crate::{
-    cluster::{
-        Snapshot,
-        deliver::{JwtKey, LiveRevision},
-        partition_reports::PartitionReports,
-        sent_revisions::SentRevision,
-    },
+    cluster::{Snapshot, deliver::JwtKey, partition_reports::PartitionReports, sent_revisions::SentRevision},
     finding::{Blocks, Finding, is_blocked},
     parent::Parent,
     partition::rules::{manual_state::ManualStates, mark::Joining},
@@ -159,14 +154,13 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// The live revision, if neither Kubernetes nor this operator has its record: another leader pushed it.
-    fn unrecorded_live(&self) -> Option<LiveRevision> {
+    /// Whether neither Kubernetes nor this operator has a record of the live revision: another leader pushed it.
+    fn is_live_unrecorded(&self) -> bool {
         let recorded = self.former.summary();
-        let is_recorded = |live: &LiveRevision| {
-            recorded.is_some_and(|recorded| live.sequence <= recorded.sequence || live.digest == recorded.digest)
-        };
         let live = self.snapshot.report.live.filter(|_| !self.snapshot.is_live_own);
-        live.filter(|live| !is_recorded(live))
+        live.is_some_and(|live| {
+            !recorded.is_some_and(|recorded| live.sequence <= recorded.sequence || live.digest == recorded.digest)
+        })
     }
 }
 
@@ -229,8 +223,7 @@ fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised,
     let candidate = deployment.candidate();
     let findings = gathered.findings.into_iter();
     // The live revision has no record, and Slurm was not polled yet: its manual states are not known.
-    let waits_for_states =
-        facts.unrecorded_live().is_some() && facts.method == Method::InPlace && !gathered.knows_states;
+    let waits_for_states = facts.is_live_unrecorded() && facts.method == Method::InPlace && !gathered.knows_states;
     let outcome = Outcome {
         delivery: deployment.deliver(
             &newest,

@@ -22,15 +22,12 @@ const REGISTERED: Duration = Duration::from_secs(20);
 const NOTICE: Duration = Duration::from_millis(250);
 
 /// The jobs with a process on a host at a time. Those of a node that a person has set DOWN are over, though their processes may go on
-/// where slurmctld cannot reach them. Nobody knows of a launch that a killed slurmctld forgot.
+/// where slurmctld cannot reach them. Launches that a killed slurmctld forgot do not count: it kills their processes.
 pub(super) fn on_host(world: &World, host: HostId, at: Duration) -> Vec<u32> {
     let slurm = world.slurm();
     let ran = |run: &&Run| run.host == host && run.began < at && run.ended.is_none_or(|(ended, _)| ended > at);
     let jobs = slurm.ledger.jobs.iter();
-    let is_known = |job: &JobHistory, run: &Run| {
-        !job.forgotten_launches.contains(&run.launch) && !is_given_up(&slurm, job, run, at)
-    };
-    jobs.filter(|job| processes(job).any(|run| ran(&run) && is_known(job, run)))
+    jobs.filter(|job| processes(job).any(|run| ran(&run) && !is_given_up(&slurm, job, run, at)))
         .map(|job| job.id)
         .collect()
 }
@@ -67,16 +64,11 @@ pub(super) fn judge(world: &World, deleted: &[(HostId, Duration)]) -> Vec<String
             .runs
             .iter()
             .any(|run| matches!(run.ended, Some((_, End::Exited(_)))));
-        if !returned && shown.phase.is_end() && !is_asked(&slurm, job, None) {
+        let is_right = returned && shown.phase == JobPhase::Completed;
+        if shown.phase.is_end() && !is_right && !is_asked(&slurm, job, None) {
             failures.push(format!(
-                "job {} ended as {:?} though its script never returned, and nobody asked\nlaunches {:?}",
+                "job {} ended as {:?}, its script returned: {returned}\nlaunches {:?}",
                 job.id, shown.phase, job.launches
-            ));
-        }
-        if returned != (shown.phase == JobPhase::Completed) && !is_asked(&slurm, job, None) && shown.phase.is_end() {
-            failures.push(format!(
-                "job {} ended as {:?}, its script returned: {returned}",
-                job.id, shown.phase
             ));
         }
     }
@@ -111,8 +103,7 @@ fn judge_runs(
             End::HostLost => {
                 // We ended this pod, whatever the order of our commands was.
                 let by_us = |(host, since): &&(HostId, Duration)| {
-                    let is_known = !job.forgotten_launches.contains(&run.launch);
-                    *host == run.host && *since <= at && is_known && !is_given_up(slurm, job, run, *since)
+                    *host == run.host && *since <= at && !is_given_up(slurm, job, run, *since)
                 };
                 if deleted.iter().any(|deleted| by_us(&deleted)) {
                     failures.push(format!(
@@ -247,14 +238,15 @@ fn concerns(request: &Request, job: &JobHistory, run: &Run) -> bool {
     }
 }
 
-/// Whether a person had set a node of this run DOWN by then: slurmctld has ended it.
+/// Whether slurmctld had given up this run by then: a person set a node of it DOWN, or a killed slurmctld forgot the launch.
 fn is_given_up(slurm: &Slurm, job: &JobHistory, run: &Run, by: Duration) -> bool {
     let orders = slurm.ledger.orders.iter();
     let mut in_time = orders.filter(|order| order.at >= run.began && order.at <= by && order.failure.is_none());
-    in_time.any(|order| {
-        let is_down = matches!(order.request, Request::UpdateNode { .. });
-        order.sender == "person" && is_down && concerns(&order.request, job, run)
-    })
+    job.forgotten_launches.contains(&run.launch)
+        || in_time.any(|order| {
+            let is_down = matches!(order.request, Request::UpdateNode { .. });
+            order.sender == "person" && is_down && concerns(&order.request, job, run)
+        })
 }
 
 /// Whether a person ended the job, or a node of it (of this run, or of any).

@@ -59,7 +59,7 @@ pub enum Fault {
     Disk(DiskFault),
     /// The state volume fills up while a change of the configuration is delivered.
     FullDiskAtChange,
-    /// Somebody writes a Controller that only a later operator can read, and deletes a NodeSet.
+    /// A person writes a Controller that only a later release of the operator can decode, and deletes a NodeSet.
     UnreadableController,
     /// Back to a backup that is at least so old.
     RewindEtcd(Duration),

@@ -89,7 +89,7 @@ pub struct Inner {
     suffering: AtomicU64,
     /// Workers that ended otherwise than by the operator's will.
     pub lost_workers: Mutex<BTreeSet<String>>,
-    /// Workers whose pods were deleted by force while Slurm did not respond: nobody can tell where they ran.
+    /// Workers whose pods were deleted by force while Slurm did not respond: no record shows where they ran.
     pub untraceable: Mutex<BTreeSet<String>>,
     /// How often a fault changed what people had written.
     disturbed: AtomicU64,

@@ -431,7 +431,7 @@ mod tests {
             steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), next)),
             ["drain compute-0"]
         );
-        // Slurm tells the start in whole seconds: the process before accepted the drain.
+        // Slurm reports the start in whole seconds, so the previous process may have accepted the drain.
         let within = begun(node(OPEN, ""), "2026-01-01T00:59:55Z");
         let plan = on(&quiet, cordoned("2026-01-01T00:59:55.4Z"), within);
         assert_eq!(steps(&plan), ["drain compute-0"]);

@@ -45,7 +45,8 @@ impl ManualState {
 }
 
 /// Finds the manual states among the partitions that Slurm listed at a time (`live`). `is_fresh`: slurmctld ran with
-/// `written` at that time; `None` if what it ran with is not known, so that each state may be manual. `before` are the states known before, `wanted` is the slurm.conf that slurmctld should have.
+/// `written` at that time; `None` if what it ran with is not known, so that each state may be manual. `before` are the states known
+/// before, `wanted` is the slurm.conf that slurmctld should have.
 /// Returns also whether this is unsure: Slurm has other states than written, but was polled before they were written.
 pub(crate) fn find_manual_states(
     objects: &[Arc<Partition>],
