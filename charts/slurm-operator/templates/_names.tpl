@@ -35,6 +35,11 @@ Names and labels. They do not contain the name of the release, because a cluster
 {{- $account.name | default (ternary (include "operator.webhookName" .) "default" $account.create) -}}
 {{- end -}}
 
+{{/* The namespaces whose objects the webhook judges, as a JSON list: by default those of the operator. */}}
+{{- define "operator.webhookNamespaces" -}}
+{{- include "operator.namespaces" (.Values.webhook.namespaces | default .Values.operator.namespaces) -}}
+{{- end -}}
+
 {{/* (list root name) */}}
 {{- define "operator.selector" -}}
 app.kubernetes.io/name: {{ last . | quote }}

@@ -30,6 +30,16 @@ Upstream's repository contains another program; values of its chart, kept by --r
 {{- end -}}
 {{- end -}}
 
+{{/* The webhook is part of the operator's image. Values of upstream's chart name an image of its own, which is another program. */}}
+{{- define "operator.webhookImage" -}}
+{{- $image := .Values.webhook.image -}}
+{{- if or (not $image) (and (kindIs "map" $image) (not $image.repository)) (contains "ghcr.io/slinkyproject/" (toJson $image)) -}}
+  {{- include "operator.image" (list . .Values.operator.image "operator") -}}
+{{- else -}}
+  {{- include "operator.image" (list . $image "webhook") -}}
+{{- end -}}
+{{- end -}}
+
 {{/*
 Address of the metrics: ":<port>", or "0" for none.
 (list component "operator")

@@ -136,17 +136,37 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
   verbs: [delete]
 {{- end -}}
 
-{{/* The webhook's, in the whole cluster. */}}
+{{/* The webhook's, in its namespaces: all (ClusterRole), or those of webhook.namespaces (a Role in each). */}}
 {{- define "operator.rbac.webhook" -}}
-# Whether the objects that a Controller refers to exist, and whether a standby's volume can be shared.
+# What slurmctld's files are made of, and whether a standby's volume can be shared.
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims]
   verbs: [get]
+- apiGroups: [slinky.slurm.net]
+  resources: [accountings, controllers]
+  verbs: [get]
+- apiGroups: [slinky.slurm.net]
+  resources: [nodesets, partitions]
+  verbs: [list]
 {{- if .Values.webhook.podsBinding }}
 # A worker learns its place in the topology before it starts.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, patch]
+{{- end }}
+{{- end -}}
+
+{{/* The webhook's, in the whole cluster, always. */}}
+{{- define "operator.rbac.webhookCluster" -}}
+{{- if not .Values.certManager.enabled -}}
+# The certificates that API servers trust.
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
+  resourceNames: [{{ include "operator.webhookName" . | quote }}]
+  verbs: [list, patch, watch]
+{{- end }}
+{{- if .Values.webhook.podsBinding }}
+# A worker's place in the topology.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get]
@@ -158,6 +178,20 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
   verbs: [create]
 - apiGroups: [authorization.k8s.io]
   resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end }}
+{{- end -}}
+
+{{/* The webhook's, in its own namespace. */}}
+{{- define "operator.rbac.webhookOwn" -}}
+# The certificate.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ .Values.certManager.secretName | quote }}]
+  verbs: [list, {{ if not .Values.certManager.enabled }}update, {{ end }}watch]
+{{- if not .Values.certManager.enabled }}
+- apiGroups: [""]
+  resources: [secrets]
   verbs: [create]
 {{- end }}
 {{- end -}}

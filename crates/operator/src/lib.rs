@@ -7,6 +7,7 @@
 //! * [`cluster`] is everything the operator keeps per Slurm cluster: its task, its connections and what it knows.
 //! * [`configuration`] decides which files slurmctld is to run with.
 //! * [`worker`] is typed access to a worker pod.
+//! * [`webhook`] judges objects when people write them.
 //! * [`defaults`] are the values of fields that an object omits.
 
 #![warn(clippy::disallowed_methods)]
@@ -48,3 +49,4 @@ mod template;
 mod testing;
 mod token;
 mod unix_time;
+mod webhook;

@@ -10,7 +10,7 @@ use std::{
 
 /// From the bottom up. A module may use modules of the layers below its own, and none of its own layer: kinds do not know
 /// each other, and there are no cycles. Below all of them are the crates `api`, `slurm` and `host`.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
     &[
         "cluster_domain",
         "conf_server",
@@ -39,6 +39,7 @@ const LAYERS: [&[&str]; 11] = [
         "restapi",
         "token",
     ],
+    &["webhook"],
     &["cli"],
 ];
 

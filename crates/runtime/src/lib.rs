@@ -9,6 +9,7 @@
 #![warn(clippy::disallowed_methods)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+pub mod admission;
 mod cache;
 mod change;
 mod clients;

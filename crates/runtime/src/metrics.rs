@@ -49,6 +49,7 @@ metrics! {
         "undecodable_objects", "Objects that could not be decoded";
     dropped_events: Counter = Counter::default(), "events_dropped", "Events that could not be written";
     outdated: Gauge = Gauge::default(), "crds_outdated", "Definitions older than this operator";
+    reviews: Family<Labels<2>, Counter> = Family::default(), "reviews", "Admission reviews by path and verdict";
 }
 
 /// The value of a gauge.

@@ -12,6 +12,7 @@ use axum::{
     routing::get,
 };
 use axum_server::tls_rustls::RustlsConfig;
+use host::Host;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, UserInfo},
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
@@ -34,21 +35,40 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 /// Serves metrics. If `secure`, over HTTPS and only to callers whom the API server authorizes.
 pub(crate) async fn serve_metrics(address: SocketAddr, secure: bool, context: Context) -> anyhow::Result<()> {
     let (metrics, health) = (context.metrics.clone(), context.health.clone());
-    let render = move || async move {
+    let routes = metrics_routes(move || {
         metrics.silent.set(number(health.silent().len()));
-        let text = metrics.render().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+        metrics.render()
+    });
+    serve_guarded(context.clock.host(), address, secure, context.client.clone(), routes).await
+}
+
+pub(crate) fn metrics_routes(
+    render: impl Fn() -> Result<String, std::fmt::Error> + Clone + Send + Sync + 'static,
+) -> Router {
+    let respond = async move || {
+        let text = render().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
         Ok::<_, StatusCode>(([("content-type", OPEN_METRICS)], text))
     };
-    let routes = Router::new().route("/metrics", get(render));
+    Router::new().route("/metrics", get(respond))
+}
+
+/// Serves to everybody, or, if `secure`, over HTTPS and only to callers whom the API server authorizes.
+pub(crate) async fn serve_guarded(
+    host: &Host,
+    address: SocketAddr,
+    secure: bool,
+    client: Client,
+    routes: Router,
+) -> anyhow::Result<()> {
     if secure {
-        serve_secure(address, routes, context.client).await
+        serve_secure(address, routes, client).await
     } else {
-        serve(&context, address, routes).await
+        serve(host, address, routes).await
     }
 }
 
 pub(crate) async fn serve_health(address: SocketAddr, context: Context) -> anyhow::Result<()> {
-    serve(&context, address, health_routes(context.health.clone())).await
+    serve(context.clock.host(), address, health_routes(context.health.clone())).await
 }
 
 fn health_routes(health: Health) -> Router {
@@ -71,8 +91,8 @@ fn respond(wrong: &[String], what: &str) -> (StatusCode, String) {
     (StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
-async fn serve(context: &Context, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
-    let listener = context.clock.host().listen(address).await;
+pub(crate) async fn serve(host: &Host, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
+    let listener = host.listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     axum::serve(HttpListener(listener), routes).await.context("HTTP server")
 }

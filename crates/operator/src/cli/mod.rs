@@ -3,6 +3,7 @@
 mod flags;
 pub mod release;
 mod run;
+mod webhook;
 
 use std::{
     io::{self, Write},
@@ -17,6 +18,7 @@ use tracing_subscriber::filter::Targets;
 use crate::runtime::Clients;
 
 pub use run::{Arguments, assemble, run};
+pub use webhook::{Arguments as WebhookArguments, serve_webhook};
 
 const AGENT: &str = "slurm-agent";
 /// Any user of any image may run the agent.
@@ -34,6 +36,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the controllers.
     Run(Box<Arguments>),
+    /// Serve the admission webhook.
+    Webhook(Box<WebhookArguments>),
     /// Stop the operator and remove its finalizers from all objects, so that they can be deleted without it. The chart runs
     /// this before it is uninstalled.
     Release(release::Arguments),

@@ -131,7 +131,7 @@ pub fn assemble(clients: Clients, options: Options, defaults: Defaults, host: Ho
 }
 
 /// Waits for SIGTERM, which the kubelet sends, or for SIGINT, from a person at a terminal.
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     Ok(async move {

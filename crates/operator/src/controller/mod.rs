@@ -17,6 +17,8 @@ use crate::{
     runtime::{Change, Context, Error, Key, Outcome, Reconciler, State, Writer},
 };
 
+pub(crate) use observe::{referenced_config_maps, refers_to};
+
 /// Brings Controllers to the state that their specs declare.
 #[derive(Debug)]
 pub struct ControllerReconciler {

@@ -157,7 +157,7 @@ fn slurmd_started(pod: &Pod) -> Option<Timestamp> {
 }
 
 /// Names of all ConfigMaps a Controller refers to.
-pub(super) fn referenced_config_maps(controller: &Controller) -> impl Iterator<Item = &str> {
+pub(crate) fn referenced_config_maps(controller: &Controller) -> impl Iterator<Item = &str> {
     let spec = &controller.spec;
     let files = spec.file_refs().into_iter().flat_map(|(_, references)| references);
     let jwks = spec.jwks_key_ref.iter().map(|reference| reference.name.as_str());
@@ -165,7 +165,7 @@ pub(super) fn referenced_config_maps(controller: &Controller) -> impl Iterator<I
 }
 
 /// Whether a reference in the Controller's namespace is to this Controller. One into another namespace is ignored.
-fn refers_to(reference: &ObjectRef, controller: &Controller) -> bool {
+pub(crate) fn refers_to(reference: &ObjectRef, controller: &Controller) -> bool {
     let namespace = reference.namespace.as_ref().filter(|namespace| !namespace.is_empty());
     let is_elsewhere = namespace.is_some() && namespace != controller.metadata.namespace.as_ref();
     !is_elsewhere && reference.name == controller.name_any()
