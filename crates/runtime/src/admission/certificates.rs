@@ -18,7 +18,7 @@ use k8s_openapi::{
     },
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams, PostParams},
     core::ObjectMeta,
     runtime::{
@@ -346,6 +346,8 @@ impl Keeper {
     ) -> anyhow::Result<()> {
         let (secret, stored) = match &own.secret {
             Known::Nothing => return Ok(()),
+            // The owner of the Secret is not known yet.
+            _ if self.certificates.managed && matches!(own.validating, Known::Nothing) => return Ok(()),
             Known::Absent => (None, Content::default()),
             Known::Present(secret) => (Some(secret), Content::of(secret)),
         };
@@ -360,7 +362,7 @@ impl Keeper {
         let wanted = renew(&host_name, now, &stored, last.as_ref(), is_introduced)?;
         if wanted != stored {
             // The watch brings what was written, by this replica or by another one, and with it the next step.
-            return self.write(secret, &wanted).await;
+            return self.write(own, secret, &wanted).await;
         }
         self.serve(stored.serving.as_ref(), last);
         let current = self.introduce(own, &stored.trusted).await?;
@@ -390,7 +392,7 @@ impl Keeper {
         }
     }
 
-    async fn write(&self, secret: Option<&Secret>, wanted: &Content) -> anyhow::Result<()> {
+    async fn write(&self, own: &Own, secret: Option<&Secret>, wanted: &Content) -> anyhow::Result<()> {
         let (namespace, name) = (&self.certificates.namespace, &self.certificates.secret);
         let api: Api<Secret> = Api::namespaced(self.clients.calls.clone(), namespace);
         let new = || Secret {
@@ -403,6 +405,10 @@ impl Keeper {
         };
         let mut written = secret.cloned().unwrap_or_else(new);
         (written.data, written.metadata.managed_fields) = (Some(wanted.data()), None);
+        if let Known::Present(configuration) = &own.validating {
+            // It is deleted with the chart.
+            written.metadata.owner_references = configuration.owner_ref(&()).map(|owner| vec![owner]);
+        }
         // It has the version of the watch: a replica that is slower gets a conflict.
         let result = match secret {
             Some(_) => api.replace(name, &PostParams::default(), &written).await,

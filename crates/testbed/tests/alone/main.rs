@@ -25,3 +25,4 @@ mod records;
 mod slurm;
 mod uninstall;
 mod unreachable_agent;
+mod webhook;

@@ -109,8 +109,22 @@ spec:
       hostname: second-
 ";
 
-/// A namespace for a test, on a cluster with the operator.
+/// A namespace for a test, on a cluster with the operator. The webhook does not judge its objects: tests write bad ones
+/// to see what the operator does about them.
 pub fn operator_namespace(cluster: &'static Cluster, name: &str) -> Namespace {
+    let namespace = judged_namespace(cluster, name);
+    let label = [
+        "label",
+        "namespace",
+        &namespace.name,
+        "slinky.slurm.net/admission=disabled",
+    ];
+    cluster.ask(&label).unwrap();
+    namespace
+}
+
+/// A namespace for a test, on a cluster with the operator, whose objects the webhook judges.
+pub fn judged_namespace(cluster: &'static Cluster, name: &str) -> Namespace {
     install(cluster);
     Namespace::create(cluster, name).unwrap()
 }

@@ -8,6 +8,7 @@ mod common;
 mod recorded;
 
 mod accounting;
+mod admission;
 mod adoption;
 mod api;
 mod bad_config;
