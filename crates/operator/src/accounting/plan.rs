@@ -59,7 +59,7 @@ pub(super) fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
             ..Plan::default()
         };
     }
-    let service = plan_service(build_service(accounting), findings);
+    let service = plan_service(accounting.spec.service.as_ref(), build_service(accounting), findings);
     let (config, stateful_set) = plan_slurmdbd(observed, findings).unzip();
     Plan {
         service,

@@ -9,7 +9,7 @@ use super::{
     deliver::JwtKey,
     pods::{Target, agent_in, has_agent, is_labelled_active, slurmctld_pods},
 };
-use crate::{kinds::Caches, secret::entry};
+use crate::{kinds::Caches, secret::entry, template::service::EXTERNAL_NAME};
 
 /// The endpoints of one cluster, and the key they all need.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,6 +94,16 @@ fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
         let created = rest.metadata.creation_timestamp.as_ref();
         (created.map(|time| time.0), rest.name_any())
     })?;
+    // Whoever can edit the Service could send the operator's token to another server.
+    let service = caches
+        .services
+        .get(&controller.namespace, &oldest.child_names().service());
+    let service_type = service
+        .as_ref()
+        .and_then(|service| service.spec.as_ref()?.type_.as_deref());
+    if service_type == Some(EXTERNAL_NAME) {
+        return None;
+    }
     let service = oldest.spec.service.as_ref();
     let port = service.and_then(|service| service.port).filter(|port| *port > 0);
     Some(format!(
@@ -151,6 +161,22 @@ mod tests {
         .unwrap();
         assert_eq!(found.rest.as_deref(), Some("http://old-restapi.ns:6820"));
         assert_eq!(found.key.0, b"key");
+    }
+
+    #[test]
+    fn slurmrestd_is_not_sought_behind_an_alias_of_another_server() {
+        let rest = |service_type: &str| {
+            let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": {
+                                      "namespace": "ns", "name": "old-restapi", "labels": { "app.kubernetes.io/name": "slurmrestd" } },
+                                  "spec": { "type": service_type } });
+            let restapi = restapi("old", "2026-01-01T00:00:00Z");
+            let agent = pod("slurm-controller-0", "10.0.0.1", true);
+            routes(vec![controller(&json!({})), secret(), restapi, service, agent])
+                .unwrap()
+                .rest
+        };
+        assert!(rest("ClusterIP").is_some());
+        assert_eq!(rest("ExternalName"), None);
     }
 
     #[test]

@@ -124,10 +124,11 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
 
     let mut faults = Vec::new();
-    let services = [build_internal_service(&parent), build_service(&parent)];
+    let given = controller.spec.service.as_ref();
+    let services = [(None, build_internal_service(&parent)), (given, build_service(&parent))];
     let services = services
         .into_iter()
-        .filter_map(|built| plan_service(built, &mut faults))
+        .filter_map(|(given, built)| plan_service(given, built, &mut faults))
         .collect();
     let clashes = faults.into_iter();
     findings.extend(clashes.map(|finding| Finding {

@@ -42,7 +42,7 @@ pub(super) fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
     let login_set = observed.login_set.as_ref();
     let sshd_config = render_sshd_config(login_set, ssh_port(login_set));
     let authorized_keys = render_authorized_keys(login_set);
-    let service = plan_service(build_service(login_set), findings);
+    let service = plan_service(login_set.spec.service.as_ref(), build_service(login_set), findings);
     let sssd_conf = find_sssd_conf(observed, findings);
     let deployment = plan_deployment(observed, findings);
     let ssh_files = Digest::of([sshd_config.as_str(), &authorized_keys].concat().as_bytes());

@@ -104,8 +104,9 @@ impl Kind for RestApi {
     }
 
     fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
+        let given = observed.rest_api.spec.service.as_ref();
         Plan {
-            service: plan_service(build_service(&observed.rest_api), findings),
+            service: plan_service(given, build_service(&observed.rest_api), findings),
             deployment: plan_deployment(observed, findings),
         }
     }

@@ -10,6 +10,9 @@ use thiserror::Error;
 use super::{fields, metadata::Words, set, tidy::tidy};
 use crate::finding::Finding;
 
+/// The type of a Service that is a DNS alias.
+pub(crate) const EXTERNAL_NAME: &str = "ExternalName";
+
 /// Two ports of a Service with the same name or number.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
@@ -34,6 +37,11 @@ impl Service<'_> {
         let mut spec = given.map(|spec| spec.fields().clone()).unwrap_or_default();
         // With external addresses the owner could intercept the traffic of others (CVE-2020-8554).
         spec.remove("externalIPs");
+        // The operator and Slurm's daemons would send their tokens wherever the name points to.
+        if is_external_name(template) {
+            spec.remove("type");
+        }
+        spec.remove("externalName");
 
         let positive = |port: Option<i64>| port.filter(|port| *port > 0);
         let mut port = fields(json!({
@@ -61,8 +69,24 @@ impl Service<'_> {
     }
 }
 
-/// The Service, or the finding about the user's overlay.
-pub(crate) fn plan_service(built: Result<Value, PortClash>, findings: &mut Vec<Finding>) -> Option<core::v1::Service> {
+/// Whether the overlay asks for a DNS alias instead of a Service of our pods.
+fn is_external_name(template: Option<&ServiceTemplate>) -> bool {
+    let spec = template.and_then(|template| template.spec.as_ref());
+    spec.and_then(|spec| spec.get("type")).and_then(Value::as_str) == Some(EXTERNAL_NAME)
+}
+
+/// The Service, and the findings about the user's overlay. A Service that was of type ExternalName becomes one of our pods.
+pub(crate) fn plan_service(
+    template: Option<&ServiceTemplate>,
+    built: Result<Value, PortClash>,
+    findings: &mut Vec<Finding>,
+) -> Option<core::v1::Service> {
+    if is_external_name(template) {
+        findings.push(Finding::invalid(
+            "spec.service.spec.type is ExternalName, which would send Slurm's tokens to another server, so the Service is \
+             of type ClusterIP; remove the field, or set ClusterIP, NodePort or LoadBalancer",
+        ));
+    }
     let read = built.map_err(|clash| clash.to_string()).and_then(|service| {
         serde_json::from_value(service)
             .map_err(|error| format!("spec.service.spec does not fit the ServiceSpec schema: {error}; correct it"))
@@ -127,6 +151,26 @@ mod tests {
         ] {
             assert!(service(json!({ "spec": { "ports": [port] } })).is_err());
         }
+    }
+
+    #[test]
+    fn a_service_is_never_an_alias_of_another_server() {
+        let template = json!({ "spec": { "type": "ExternalName", "externalName": "attacker.example" } });
+        let built = service(template.clone());
+        let spec = &built.as_ref().unwrap()["spec"];
+        assert!(
+            spec.get("type").is_none() && spec.get("externalName").is_none(),
+            "{spec}"
+        );
+        let mut findings = Vec::new();
+        let template = serde_json::from_value(template).unwrap();
+        assert!(plan_service(Some(&template), built, &mut findings).is_some());
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].reason, crate::reason::INVALID_SPEC);
+        assert!(findings[0].message.contains("ExternalName"));
+        findings.clear();
+        plan_service(None, service(json!({ "spec": { "type": "NodePort" } })), &mut findings);
+        assert!(findings.is_empty());
     }
 
     #[test]

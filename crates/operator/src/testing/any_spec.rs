@@ -96,6 +96,7 @@ fn any_overlay() -> impl Strategy<Value = Value> {
             "containers",
             "env",
             "externalIPs",
+            "externalName",
             "hostname",
             "image",
             "initContainers",
