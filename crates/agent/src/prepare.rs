@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use host::{FileError, Host};
 use slurm::Revision;
-use slurm::revision::{ControllerUid, DecodeError, Digest};
+use slurm::revision::{ControllerUid, DecodeError, Digest, check_jump};
 use thiserror::Error;
 use tracing::{info, warn};
 
@@ -62,6 +62,13 @@ pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
         }
         other => other?,
     };
+    let bundle = bundle.filter(|bundle| {
+        let plausible = stored
+            .as_ref()
+            .map_or(Ok(()), |stored| check_jump(bundle.sequence, stored.sequence));
+        let plausible = plausible.inspect_err(|error| warn!(%error, "starting without the bundle"));
+        plausible.is_ok()
+    });
     let (revision, source) = newer(stored, bundle).ok_or_else(|| Error::Nothing {
         path: options.bundle.clone(),
     })?;
@@ -173,6 +180,8 @@ mod tests {
             (Some(2), Some(1), "stored"),
             (Some(9), Some(10), "bundle"),
             (Some(3), Some(3), "stored"),
+            (Some(3), Some(u64::MAX), "stored"),
+            (None, Some(2_000_000), "bundle"),
         ] {
             let (_directory, options) = pod();
             if let Some(sequence) = stored {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use api::{controller::ConfigUpdate, keys::annotations};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use slurm::{Revision, revision::Digest};
+use slurm::{
+    Revision,
+    revision::{Digest, next_sequence},
+};
 
 use super::{
     Facts,
@@ -258,7 +261,14 @@ impl<'a> Deployment<'a> {
             .is_some_and(|accepted| accepted.served);
         let is_checked_later = has_run && recorded.is_none() && self.facts.method != Method::RestartUnsupervised;
         if !is_started && !is_checked_later || self.may_restart() {
-            let sequence = recorded.unwrap_or(highest + 1);
+            let sequence = match recorded.map_or_else(|| next_sequence(highest), Ok) {
+                Ok(sequence) => sequence,
+                Err(implausible) => {
+                    let bundle = self.facts.parent.names.bundle_config_map();
+                    let why = format!("{implausible}; delete ConfigMap {bundle:?}, which the operator creates again");
+                    return (None, ConfigState::Retrying { digest, pod, why });
+                }
+            };
             let config = if is_started {
                 ConfigState::Restarting { digest }
             } else {

@@ -6,6 +6,7 @@
 mod bundle;
 mod digest;
 mod names;
+mod sequence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use bundle::{DecodeError, MAX_BUNDLE, MAX_CONTENT, TooLarge};
 pub use digest::{Digest, InvalidDigest};
 pub use names::{ControllerUid, FileName, InvalidControllerUid, InvalidFileName};
+pub use sequence::{Implausible, MAX_JUMP, MAX_SEQUENCE, check_jump, next_sequence};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {

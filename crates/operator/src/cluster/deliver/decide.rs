@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::configuration::RejectedBy;
 use slurm::{
     agent::{Phase, Refused, Status},
-    revision::Digest,
+    revision::{Digest, check_jump, next_sequence},
 };
 use tokio::time::Instant;
 
@@ -92,7 +92,23 @@ pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next 
         return Next::Poll(State::Busy);
     }
     let highest = wanted.floor.max(memory.highest).max(live).max(rolled_back);
-    Next::Push { sequence: highest + 1 }
+    match choose_sequence(highest, status.live.is_some().then_some(live)) {
+        Ok(sequence) => Next::Push { sequence },
+        Err(why) => Next::Poll(State::Failed { why }),
+    }
+}
+
+/// The sequence of the next revision, or why there is none. `live` is the sequence of the agent's live revision.
+fn choose_sequence(highest: u64, live: Option<u64>) -> Result<u64, String> {
+    let plausible = live.map_or(Ok(()), |live| check_jump(highest, live));
+    let next = plausible.and_then(|()| next_sequence(highest));
+    next.map_err(|implausible| {
+        format!(
+            "{implausible}; it comes from the ConfigMap of the bundle or of the candidate, or from the state volume: if a person or \
+             program wrote there, delete the two ConfigMaps, which the operator creates again; if the live revision itself has it, \
+             also delete slurmctld's pod and the directory .slurm-operator on the state volume"
+        )
+    })
 }
 
 /// A revision that the agent rolled back without a waiting caller, for an earlier leader, or when its pod started.
@@ -249,6 +265,36 @@ mod tests {
             decide(&wanted("b", 0), &rolled_back, &Memory::default()),
             Next::Push { sequence: 13 }
         );
+    }
+
+    #[test]
+    fn no_revision_gets_a_sequence_that_cannot_have_been_reached() {
+        let next = |floor, live: Option<u64>| {
+            let live = status(live.map(|live| (live, "a")), Phase::Verified);
+            let memory = Memory {
+                highest: u64::MAX,
+                ..Memory::default()
+            };
+            let wanted = Wanted {
+                known: u64::MAX,
+                ..wanted("b", floor)
+            };
+            let memory = if floor == 0 { memory } else { Memory::default() };
+            decide(&wanted, &live, &memory)
+        };
+        assert_eq!(next(1_000_000, Some(7)), Next::Push { sequence: 1_000_001 });
+        for (floor, live) in [
+            (2_000_000, Some(7)),
+            (u64::MAX, Some(7)),
+            (u64::MAX, None),
+            (1, Some(u64::MAX)),
+            (0, Some(7)),
+        ] {
+            let Next::Poll(State::Failed { why }) = next(floor, live) else {
+                panic!("{floor} {live:?}")
+            };
+            assert!(why.contains("delete the two ConfigMaps"), "{why}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use runtime::Key;
 use slurm::{
     Revision,
     agent::{self, Action, EmptyKey, PartitionInUse, Phase, RETRY_DRY_RUN, StepTime, UpdateChannel},
-    revision::{ControllerUid, Digest, File, FileName},
+    revision::{ControllerUid, Digest, File, FileName, Implausible},
 };
 use thiserror::Error;
 use tokio::time::Instant;
@@ -44,6 +44,8 @@ enum NotApplied {
     Key(#[from] EmptyKey),
     #[error(transparent)]
     Agent(#[from] agent::Error),
+    #[error(transparent)]
+    Sequence(#[from] Implausible),
     #[error("it is not pushed yet")]
     NotPushed,
     #[error("slurmctld does not run with it yet: {0}")]

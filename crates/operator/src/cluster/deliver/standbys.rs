@@ -9,7 +9,7 @@ use host::Host;
 use slurm::{
     Revision,
     agent::{Checked, Error, Outcome, Phase, Refused},
-    revision::Digest,
+    revision::{Digest, next_sequence},
 };
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -88,7 +88,8 @@ async fn push_to(
         return Err(NotApplied::NotPushed);
     }
     // The standby may have had higher sequences when it was active.
-    let sequence = sequence.max(live.map_or(0, |live| live.sequence + 1));
+    let own = live.map_or(Ok(0), |live| next_sequence(live.sequence))?;
+    let sequence = sequence.max(own);
     let pod = &target.pod;
     info!(%pod, sequence, %digest, "pushing the active revision to a standby");
     let pushed = client.push(&wanted.revision(sequence), next_fence(fence)).await?;

@@ -9,7 +9,7 @@ use slurm::{
         Action, AgentKey, Candidate, Checked, Client, EmptyKey, Error, Outcome, PROTOCOL, Phase, Pushed, RETRY_DRY_RUN,
         Refusal, Status,
     },
-    revision::Digest,
+    revision::{Digest, next_sequence},
 };
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
@@ -188,9 +188,11 @@ impl Task<'_> {
         }
         let next = || {
             let live = live.map_or(0, |live| live.sequence);
-            wanted.floor.max(self.memory.highest).max(live) + 1
+            next_sequence(wanted.floor.max(self.memory.highest).max(live))
         };
-        let sequence = sent.map_or_else(next, |sent| sent.revision.sequence);
+        let Ok(sequence) = sent.map_or_else(next, |sent| Ok(sent.revision.sequence)) else {
+            return;
+        };
         let Ok(key) = AgentKey::derive(&wanted.jwt_key.0) else {
             return;
         };
