@@ -7,7 +7,7 @@ use std::{
 
 use api::{
     Controller,
-    keys::{ON, apps, labels},
+    keys::{ON, labels},
 };
 use host::Host;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -19,7 +19,6 @@ use super::deliver::{JwtKey, Report};
 use crate::{
     kinds::Caches,
     layout::{CANDIDATE_VOLUME, name},
-    template::metadata::selector_labels,
 };
 
 /// An agent that can be reached.
@@ -62,12 +61,26 @@ pub(super) fn agent_in(pod: &Pod) -> Option<Target> {
     })
 }
 
-/// Returns the pods of slurmctld, those that are being deleted included.
+/// Returns the pods of slurmctld, those that are being deleted included: those of the Controller's StatefulSet. Anybody who
+/// may create pods can give them slurmctld's labels.
 pub(super) fn slurmctld_pods(caches: &Caches, Key { namespace, name }: &Key) -> Vec<Arc<Pod>> {
-    let labels = selector_labels(apps::SLURMCTLD, name);
-    let mut pods = caches.pods.list(namespace);
-    pods.retain(|pod| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value)));
+    let controller = caches.controllers.get(namespace, name);
+    let set = controller.and_then(|controller| {
+        let set = controller.child_names().stateful_set();
+        caches.stateful_sets.child_of(controller.as_ref(), &set)
+    });
+    let Some((set, uid)) = set.and_then(|set| Some((set.name_any(), set.uid()?))) else {
+        return Vec::new();
+    };
+    let mut pods = caches.pods.owned_by(&uid);
+    pods.retain(|pod| is_name_in(&set, &pod.name_any()));
     pods
+}
+
+/// Whether a StatefulSet gives its pods such names.
+fn is_name_in(set: &str, pod: &str) -> bool {
+    let ordinal = pod.strip_prefix(set).and_then(|rest| rest.strip_prefix('-'));
+    ordinal.is_some_and(|ordinal| ordinal.parse::<u32>().is_ok_and(|number| number.to_string() == ordinal))
 }
 
 pub(super) fn address(pod: &Pod, port: u16) -> Option<SocketAddr> {
@@ -141,4 +154,46 @@ pub(crate) fn active_pod(controller: &Controller, pods: &[Arc<Pod>], report: &Re
     let reported = report.active.clone().filter(exists);
     let labelled = pods.iter().find(|pod| is_labelled_active(pod));
     reported.or_else(|| Some(labelled?.name_any())).or(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, owner: &str) -> Value {
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "namespace": "ns", "name": name, "uid": format!("uid-{name}"),
+            "labels": { "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm" },
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "slurm-controller",
+                                  "uid": owner, "controller": true }],
+        } })
+    }
+
+    fn found(set_owner: &str, pods: Vec<Value>) -> Vec<String> {
+        let mut objects = vec![
+            json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller",
+                    "metadata": { "namespace": "ns", "name": "slurm", "uid": "c" }, "spec": {} }),
+            json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {
+                "namespace": "ns", "name": "slurm-controller", "uid": "set", "labels": { "app.kubernetes.io/name": "slurmctld" },
+                "ownerReferences": [{ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": "slurm",
+                                      "uid": set_owner, "controller": true }],
+            } }),
+        ];
+        objects.extend(pods);
+        let pods = slurmctld_pods(&Caches::of(objects), &Key::new("ns", "slurm"));
+        pods.iter().map(|pod| pod.name_any()).collect()
+    }
+
+    #[test]
+    fn a_pod_is_slurmctlds_by_its_owners_and_not_by_its_labels() {
+        let pods = || vec![pod("slurm-controller-0", "set"), pod("slurm-controller-1", "other")];
+        assert_eq!(found("c", pods()), ["slurm-controller-0"]);
+        assert!(found("another Controller", pods()).is_empty());
+        let mut orphan = pod("slurm-controller-0", "set");
+        orphan["metadata"]["ownerReferences"] = json!([]);
+        let forged = ["slurm-controller-x", "slurm-controller-01", "slurm-controller"].map(|name| pod(name, "set"));
+        assert!(found("c", [vec![orphan], forged.to_vec()].concat()).is_empty());
+    }
 }

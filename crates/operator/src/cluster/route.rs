@@ -141,12 +141,22 @@ mod tests {
                 "metadata": { "namespace": "ns", "name": name, "uid": format!("uid-{name}"), "labels": {
                     "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm",
                     "controller.slinky.slurm.net/active": active.to_string(),
-                } },
+                }, "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "slurm-controller",
+                                         "uid": "set", "controller": true }] },
                 "spec": { "containers": [{ "name": "reconfigure", "ports": [{ "name": "agent", "containerPort": 6822 }] }] },
                 "status": { "podIP": ip } })
     }
 
-    fn routes(objects: Vec<Value>) -> Result<Routes, String> {
+    fn stateful_set() -> Value {
+        json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {
+            "namespace": "ns", "name": "slurm-controller", "uid": "set", "labels": { "app.kubernetes.io/name": "slurmctld" },
+            "ownerReferences": [{ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "name": "slurm",
+                                  "uid": "c", "controller": true }],
+        } })
+    }
+
+    fn routes(mut objects: Vec<Value>) -> Result<Routes, String> {
+        objects.push(stateful_set());
         find(&Caches::of(objects), &Key::new("ns", "slurm")).map_err(|error| error.to_string())
     }
 
