@@ -271,3 +271,72 @@ async fn a_binding_is_accepted_whatever_happens() {
     let nothing = review(&FakeServer::new(), BINDING, &request(None, &binding())).await;
     assert!(nothing.errors.is_empty() && nothing.warnings.len() == 1, "{nothing:?}");
 }
+
+/// Many requests at once over TLS: every answer is the right one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_at_once_get_the_right_answers() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let server = FakeServer::new();
+    let client = server.client();
+    let certificates = runtime::admission::Certificates {
+        namespace: "slinky".to_owned(),
+        secret: "certificate".to_owned(),
+        service: "webhook".to_owned(),
+        managed: true,
+    };
+    let options = runtime::admission::Options {
+        address,
+        health_address: None,
+        metrics_address: None,
+        metrics_secure: false,
+        certificates,
+    };
+    let clients = runtime::Clients::same(client.clone());
+    let rules = Admission { client };
+    let serve = runtime::admission::run(clients, options, rules, host::Host::real(), std::future::pending());
+    let serving = tokio::spawn(serve);
+    let path = Path::parse("/api/v1/namespaces/slinky/secrets/certificate");
+    let secret = loop {
+        if let Ok(secret) = server.store().get(&path) {
+            break secret;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    };
+    let pem = base64::Engine::decode(
+        &base64::prelude::BASE64_STANDARD,
+        secret["data"]["tls.crt"].as_str().unwrap(),
+    );
+    let certificate = pem::parse(pem.unwrap()).unwrap().into_contents();
+    let mut config = kube::Config::new(format!("https://{address}").parse().unwrap());
+    config.root_cert = Some(vec![certificate]);
+    config.tls_server_name = Some("webhook.slinky.svc".to_owned());
+    let webhook = kube::Client::try_from(config).unwrap();
+    let ask = async |number: usize| {
+        let is_bad = number.is_multiple_of(2);
+        let object = controller(if is_bad { "MaxJobCuont=5" } else { "MaxJobCount=5" });
+        let request = json!({"uid": number.to_string(), "operation": "CREATE", "namespace": "slurm", "object": object});
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        let http = http::Request::post(format!("/{CONTROLLER}?timeout=10s")).header("content-type", "application/json");
+        let answer: Value = webhook
+            .request(http.body(review.to_string().into_bytes()).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(answer["response"]["uid"], json!(number.to_string()));
+        assert_eq!(answer["response"]["allowed"], json!(!is_bad), "{answer}");
+    };
+    // The watch brings the certificate that was written.
+    while webhook
+        .request_text(http::Request::get("/").body(Vec::new()).unwrap())
+        .await
+        .is_err_and(|error| !matches!(error, kube::Error::Api(_)))
+    {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let begin = std::time::Instant::now();
+    let numbers = futures::stream::iter(0..2000);
+    futures::StreamExt::for_each_concurrent(numbers, 64, ask).await;
+    println!("2000 requests in {:?}", begin.elapsed());
+    serving.abort();
+}
