@@ -38,10 +38,6 @@ pub const DEFAULT_STORAGE_DATABASE: &str = "slurm_acct_db";
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.external) || !self.external || has(self.externalConfig)",
-    "message": "externalConfig is required when external is true: it holds the address of slurmdbd",
-}]))]
 pub struct AccountingSpec {
     /// Key of auth/slurm, which must be the key of its Controllers. Defaults to the key of the Controller that refers
     /// to this object.

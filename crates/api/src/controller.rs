@@ -41,18 +41,6 @@ pub const MAX_BACKUPS: i32 = 8;
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [
-    {
-        "rule": "!has(self.external) || !self.external || has(self.externalConfig)",
-        "message": "externalConfig is required when external is true: it holds the address of slurmctld",
-    },
-    {
-        "rule": "!has(self.ha) || !has(self.ha.enabled) || !self.ha.enabled || (has(self.persistence) && \
-            (!has(self.persistence.enabled) || self.persistence.enabled) && \
-            has(self.persistence.existingClaim) && self.persistence.existingClaim != '')",
-        "message": "ha requires persistence.enabled and persistence.existingClaim: all slurmctld share one ReadWriteMany claim",
-    },
-]))]
 pub struct ControllerSpec {
     /// Slurm's name of the cluster, at most 40 characters. Defaults to `<namespace>_<name>`. Immutable.
     pub cluster_name: Option<String>,
@@ -156,7 +144,7 @@ pub struct HighAvailability {
     pub enabled: Option<bool>,
 
     /// Number of standbys, at most 8.
-    #[schemars(extend("default" = DEFAULT_BACKUPS, "minimum" = 1, "maximum" = MAX_BACKUPS))]
+    #[schemars(extend("default" = DEFAULT_BACKUPS, "minimum" = 1))]
     pub backups: Option<i32>,
 }
 

@@ -18,6 +18,7 @@ use crate::{
     restapi::{RestApi, RestApiSpec, RestApiStatus},
     schema,
     token::{Token, TokenSpec, TokenStatus},
+    validate::{Validate, cel},
 };
 
 /// Number of the schema in these definitions, written on them as [`annotations::SCHEMA_REVISION`].
@@ -46,7 +47,7 @@ pub fn render_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphy
 
 fn definition<Kind, Spec, Status>() -> CustomResourceDefinition
 where
-    Kind: CustomResourceExt,
+    Kind: CustomResourceExt + Validate,
     Spec: JsonSchema,
     Status: JsonSchema,
 {
@@ -57,8 +58,12 @@ where
         (annotations::HELM_RESOURCE_POLICY.to_owned(), "keep".to_owned()),
     ]));
     for version in &mut crd.spec.versions {
+        let mut schema = schema::of_kind::<Spec, Status>();
+        let entries = Kind::entries();
+        let rules = entries.iter().flat_map(|rule| cel::validations(rule, &schema));
+        schema.x_kubernetes_validations = Some(cel::spec_is_required().into_iter().chain(rules).collect());
         version.schema = Some(CustomResourceValidation {
-            open_api_v3_schema: Some(schema::of_kind::<Spec, Status>()),
+            open_api_v3_schema: Some(schema),
         });
     }
     crd

@@ -8,7 +8,7 @@ use serde_with::skip_serializing_none;
 use crate::{
     conditions::Condition,
     int_or_string::IntOrString,
-    nodeset::{DEFAULT_REPLICAS, MAX_REPLICAS, replicas_or_default},
+    nodeset::{DEFAULT_REPLICAS, replicas_or_default},
     overlay::ContainerOverlay,
     references::{ObjectRef, SecretKeyRef},
     templates::{PodTemplate, ServiceTemplate},
@@ -47,7 +47,7 @@ pub struct LoginSetSpec {
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
-    #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
+    #[schemars(extend("default" = DEFAULT_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the login container. A port named `login` replaces port 22.

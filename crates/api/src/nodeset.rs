@@ -72,7 +72,7 @@ pub struct NodeSetSpec {
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536. Without effect with `scalingMode: DaemonSet`.
-    #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
+    #[schemars(extend("default" = DEFAULT_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// `StatefulSet`: numbered pods, `replicas` of them. `DaemonSet`: one pod on every Kubernetes node that matches.
@@ -121,7 +121,7 @@ pub struct NodeSetSpec {
     pub min_ready_seconds: Option<i32>,
 
     /// Digits of a pod's ordinal, padded with zeros: 3 gives `node-007`.
-    #[schemars(extend("default" = 0, "minimum" = 0))]
+    #[schemars(extend("default" = 0))]
     pub ordinal_padding: Option<i64>,
 
     /// Whether a pod returns to the Kubernetes node that the pod with the same ordinal first ran on.

@@ -15,6 +15,22 @@ use SettingForm::{List, Number, NumberOrWord, State, Switch, Text};
 /// API version of the kinds that upstream does not have.
 pub const VERSION: &str = "v1alpha1";
 
+/// Maximum of a priority: Slurm gives the two numbers above another meaning.
+pub(crate) const MAX_PRIORITY: i64 = 65533;
+/// Maximum length of a text in the spec. The API server bounds the cost of a rule by such limits.
+const MAX_TEXT: u32 = 1024;
+/// Maximum length of `config`.
+const MAX_CONFIG: u32 = 4096;
+/// Maximum length of a name in a list.
+const MAX_NAME: u32 = 253;
+/// Maximum number of items in a list.
+const MAX_ITEMS: u32 = 1024;
+
+/// Schema of an item of a list.
+fn text(max_length: u32) -> Value {
+    serde_json::json!({ "type": "string", "maxLength": max_length })
+}
+
 /// A partition of a Slurm cluster: which nodes belong to it and what its jobs may do. The operator writes it to
 /// slurm.conf and changes it in the running slurmctld, so that it survives a restart.
 #[skip_serializing_none]
@@ -55,19 +71,17 @@ pub const VERSION: &str = "v1alpha1";
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "self.controllerRef.name == oldSelf.controllerRef.name",
-    "message": "controllerRef is immutable: create another Partition and delete this one",
-}]))]
 pub struct PartitionSpec {
     /// The Controller of the cluster. Immutable.
     pub controller_ref: ObjectRef,
 
     /// Slurm's name of the partition. Defaults to the name of the object. Immutable.
+    #[schemars(extend("maxLength" = MAX_TEXT))]
     pub partition_name: Option<String>,
 
     /// NodeSets whose nodes belong to the partition, by the name of the object. Slurm's name of a NodeSet is accepted
     /// too, if it is unique.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_NAME)))]
     pub node_sets: Option<Vec<String>>,
 
     /// Label selector of NodeSets whose nodes belong to the partition. Only NodeSets of the same Controller are
@@ -75,10 +89,12 @@ pub struct PartitionSpec {
     pub node_set_selector: Option<LabelSelector>,
 
     /// Further nodes of the partition, for machines outside Kubernetes. Each entry is a Slurm hostlist: `ext[001-004]`.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_TEXT)))]
     pub nodes: Option<Vec<String>>,
 
     /// Nodes of the NodeSets that do not belong to the partition. Each entry is a Slurm hostlist. The names stay
     /// excluded when the NodeSets are scaled.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_TEXT)))]
     pub exclude_nodes: Option<Vec<String>>,
 
     /// State of the partition. `Up`: it accepts and starts jobs. `Drain`: it accepts no new jobs and starts queued
@@ -103,42 +119,52 @@ pub struct PartitionSpec {
     pub grace_time: Option<i64>,
 
     /// Priority tier. Jobs of a higher tier are scheduled first and may preempt jobs of a lower tier.
-    #[schemars(extend("minimum" = 0, "maximum" = 65533))]
+    #[schemars(extend("minimum" = 0, "maximum" = MAX_PRIORITY))]
     pub priority_tier: Option<i32>,
 
     /// Factor of the partition in a job's priority.
-    #[schemars(extend("minimum" = 0, "maximum" = 65533))]
+    #[schemars(extend("minimum" = 0, "maximum" = MAX_PRIORITY))]
     pub priority_job_factor: Option<i32>,
 
     /// How jobs of the partition are preempted: `OFF`, `CANCEL`, `REQUEUE`, `SUSPEND`, `GANG`, or a combination that
     /// Slurm allows.
+    #[schemars(extend("maxLength" = MAX_TEXT))]
     pub preempt_mode: Option<String>,
 
     /// Whether jobs share resources: `NO`, `YES`, `FORCE`, `EXCLUSIVE`, also with a number (`YES:4`).
+    #[schemars(extend("maxLength" = MAX_TEXT))]
     pub over_subscribe: Option<String>,
 
     /// Accounts that may use the partition. All others may not.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_NAME)))]
     pub allow_accounts: Option<Vec<String>>,
 
     /// Accounts that may not use the partition.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_NAME)))]
     pub deny_accounts: Option<Vec<String>>,
 
     /// Groups whose users may use the partition. All others may not.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_NAME)))]
     pub allow_groups: Option<Vec<String>>,
 
     /// QOS that jobs may use in the partition. All others are denied.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_NAME)))]
     pub allow_qos: Option<Vec<String>>,
 
     /// QOS that jobs may not use in the partition.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_NAME)))]
     pub deny_qos: Option<Vec<String>>,
 
     /// QOS whose limits apply to the whole partition.
+    #[schemars(extend("maxLength" = MAX_TEXT))]
     pub qos: Option<String>,
 
     /// Nodes from which jobs may be submitted. Each entry is a Slurm hostlist.
+    #[schemars(extend("maxItems" = MAX_ITEMS, "items" = text(MAX_TEXT)))]
     pub allow_alloc_nodes: Option<Vec<String>>,
 
     /// Partition that gets the jobs while this one is not up.
+    #[schemars(extend("maxLength" = MAX_TEXT))]
     pub alternate: Option<String>,
 
     /// Minimum number of nodes of a job.
@@ -182,6 +208,7 @@ pub struct PartitionSpec {
 
     /// Billing weight of each resource: `CPU=1.0,Mem=0.25G,GRES/gpu=2.0`.
     #[serde(rename = "tresBillingWeights")]
+    #[schemars(extend("maxLength" = MAX_TEXT))]
     pub tres_billing_weights: Option<String>,
 
     /// Whether the partition is hidden from users who may not use it.
@@ -204,8 +231,7 @@ pub struct PartitionSpec {
 
     /// Settings that have no field here, as in slurm.conf: `Key=Value` items separated by blanks. Write a value with
     /// blanks in double quotes; backslashes and number signs are rejected.
-    // A second line could hold any other setting.
-    #[schemars(extend("pattern" = r"^[^\n]*$"))]
+    #[schemars(extend("maxLength" = MAX_CONFIG))]
     pub config: Option<String>,
 
     /// What happens to jobs when the Partition is deleted. The partition stops accepting jobs in either case. `Wait`:

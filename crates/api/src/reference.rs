@@ -50,7 +50,6 @@ fn render_kind(page: &mut String, crd: &CustomResourceDefinition, version: &Cust
     }
     page.push_str("\n\n");
 
-    let mut rules = Vec::new();
     for part in ["spec", "status"] {
         let Some(schema) = schema.properties.as_ref().and_then(|properties| properties.get(part)) else {
             continue;
@@ -58,14 +57,13 @@ fn render_kind(page: &mut String, crd: &CustomResourceDefinition, version: &Cust
         page.push_str("| Field | Type | Default | Meaning |\n|---|---|---|---|\n");
         render_fields(page, part, schema);
         page.push('\n');
-        collect_rules(&mut rules, part, schema);
     }
-    if !rules.is_empty() {
-        page.push_str("Rules:\n\n");
-        for (path, rule) in rules {
-            let _ = writeln!(page, "* `{path}`: {rule}");
-        }
-    }
+    let kind = &names.kind;
+    let _ = writeln!(
+        page,
+        "What its values must fulfil: [rules](admission.md#{}).",
+        kind.to_lowercase()
+    );
 }
 
 fn render_fields(page: &mut String, path: &str, schema: &JSONSchemaProps) {
@@ -86,18 +84,6 @@ fn render_fields(page: &mut String, path: &str, schema: &JSONSchemaProps) {
         if let Some(item) = item_of(field) {
             render_fields(page, &format!("{path}[]"), item);
         }
-    }
-}
-
-fn collect_rules(rules: &mut Vec<(String, String)>, path: &str, schema: &JSONSchemaProps) {
-    for rule in schema.x_kubernetes_validations.iter().flatten() {
-        rules.push((
-            path.to_owned(),
-            rule.message.clone().unwrap_or_else(|| rule.rule.clone()),
-        ));
-    }
-    for (name, field) in schema.properties.iter().flatten() {
-        collect_rules(rules, &format!("{path}.{name}"), field);
     }
 }
 

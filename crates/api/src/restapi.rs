@@ -7,7 +7,7 @@ use serde_with::skip_serializing_none;
 
 use crate::{
     conditions::Condition,
-    nodeset::{DEFAULT_REPLICAS, MAX_REPLICAS, replicas_or_default},
+    nodeset::{DEFAULT_REPLICAS, replicas_or_default},
     overlay::ContainerOverlay,
     references::ObjectRef,
     templates::{PodTemplate, ServiceTemplate},
@@ -37,7 +37,7 @@ pub struct RestApiSpec {
     pub controller_ref: ObjectRef,
 
     /// Number of pods, at most 65536.
-    #[schemars(extend("default" = DEFAULT_REPLICAS, "maximum" = MAX_REPLICAS))]
+    #[schemars(extend("default" = DEFAULT_REPLICAS))]
     pub replicas: Option<i32>,
 
     /// Fields of a core/v1 Container, merged over the slurmrestd container.

@@ -24,14 +24,13 @@ pub(crate) fn of_kind<Spec: JsonSchema, Status: JsonSchema>() -> JSONSchemaProps
     });
 
     // Upstream accepts an object without a spec, to which no rule of the spec applies. A kind without required fields
-    // gets an empty spec instead.
+    // gets an empty spec instead; a rule refuses a new object of another kind.
     if !spec.contains_key("required") {
         spec.insert("default".into(), json!({}));
     }
     serde_json::from_value(json!({
         "description": description,
         "type": "object",
-        "required": ["spec"],
         "properties": {
             "apiVersion": { "type": "string", "description": "Group and version of the kind." },
             "kind": { "type": "string", "description": "Name of the kind." },

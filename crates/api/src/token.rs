@@ -44,10 +44,6 @@ pub const DEFAULT_USERNAME: &str = "nobody";
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "has(self.jwtKeyRef) || has(self.jwtHs256KeyRef)",
-    "message": "jwtKeyRef is required: it names the key that signs the token",
-}]))]
 pub struct TokenSpec {
     /// Older name of `jwtKeyRef`, which takes precedence.
     pub jwt_hs256_key_ref: Option<SigningKeyRef>,

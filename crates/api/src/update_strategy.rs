@@ -32,11 +32,6 @@ open_enum! {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.type) || self.type != 'ScheduledUpdate' || (has(self.scheduledUpdate) && \
-        has(self.scheduledUpdate.startTime) && has(self.scheduledUpdate.duration))",
-    "message": "type ScheduledUpdate requires scheduledUpdate.startTime and scheduledUpdate.duration",
-}]))]
 pub struct UpdateStrategy {
     /// `RollingUpdate`: a few pods at a time. `OnDelete`: when a user deletes them. `ScheduledUpdate`: in a Slurm
     /// reservation.

@@ -6,6 +6,9 @@
 
 use super::Problems;
 
+/// What [`check_line`] checks, as an expression of the API server on the value of a field.
+pub(super) const ONE_LINE: &str = r"{}.matches(r'^([^\\#\x22\p{Cc}]|\t|\x22([^\\#\x22\p{Cc}]|\t)*\x22)*$')";
+
 /// Checks text that becomes part of one line. Returns whether it can.
 pub(super) fn check_line(problems: &mut Problems, field: &str, text: &str) -> bool {
     let control = text.chars().find(|c| c.is_control() && *c != '\t');

@@ -1,64 +1,113 @@
-//! Checks of a LoginSet.
+//! Rules for a LoginSet.
 
 use kube::ResourceExt;
-use serde_json::{Value, json};
 
 use super::{
-    Problems, Validate,
-    fields::{check_container, check_ref, check_replicas, check_secret_key, check_service, check_template},
+    Cel, Check, Problems, Reason, Rule, Validate,
+    cel::{is_entry, is_label},
+    fields::check_entry,
     names::check_service_parent,
+    shared::{
+        Fields, controller_immutable, controller_name, controller_namespace, entry_rule, external_ips,
+        name_starts_with_digit, overlays, replicas, service_node_port, service_port,
+    },
 };
 use crate::{
     items::items,
-    loginset::{LoginSet, LoginSetSpec},
+    loginset::LoginSet,
+    overlay::ContainerOverlay,
+    references::ObjectRef,
+    templates::{PodTemplate, ServiceTemplate},
 };
 
+impl Fields for LoginSet {
+    fn controller_ref(&self) -> &ObjectRef {
+        &self.spec.controller_ref
+    }
+
+    fn replicas(&self) -> Option<i32> {
+        self.spec.replicas
+    }
+
+    fn containers(&self) -> Vec<(&'static str, &Option<ContainerOverlay>)> {
+        vec![("spec.login", &self.spec.login), ("spec.initconf", &self.spec.initconf)]
+    }
+
+    fn template(&self) -> Option<&PodTemplate> {
+        self.spec.template.as_ref()
+    }
+
+    fn service(&self) -> Option<&ServiceTemplate> {
+        self.spec.service.as_ref()
+    }
+}
+
 impl Validate for LoginSet {
-    fn find_problems(&self, problems: &mut Problems) {
-        // Without `..`, so that a new field does not compile until its checks are decided.
-        let LoginSetSpec {
-            controller_ref,
-            replicas,
-            login,
-            initconf,
-            template,
-            root_ssh_authorized_keys,
-            extra_sshd_config: _,
-            sssd_conf_ref,
-            strategy,
-            service,
-        } = &self.spec;
-        let own = self.metadata.namespace.as_deref();
+    const SMALLEST: &'static str = "spec: {controllerRef: {name: slurm}, sssdConfRef: {name: sssd, key: sssd.conf}}";
 
-        check_service_parent(problems, "LoginSet", &self.name_any(), "");
-        check_ref(problems, "spec.controllerRef", "Controller", controller_ref, own);
-        check_secret_key(problems, "spec.sssdConfRef", sssd_conf_ref);
-        check_replicas(problems, *replicas);
-        let strategy = strategy
-            .as_ref()
-            .and_then(|strategy| strategy.type_.as_deref())
-            .unwrap_or_default();
-        if !matches!(strategy, "" | "RollingUpdate" | "Recreate") {
-            problems.bad_value(
-                "spec.strategy.type",
-                format!("is {strategy:?}"),
-                "use RollingUpdate or Recreate",
-            );
-        }
-        check_authorized_keys(problems, root_ssh_authorized_keys.as_deref().unwrap_or_default());
-        check_container(problems, "spec.login", login.as_ref());
-        check_container(problems, "spec.initconf", initconf.as_ref());
-        check_template(problems, template.as_ref());
-        check_service(problems, service.as_ref());
-    }
+    const FREE: &'static [&'static str] = &["extraSshdConfig"];
 
-    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
-        vec![(
-            "spec.controllerRef.name",
-            json!(self.spec.controller_ref.name),
-            "users who are logged in would change the cluster; create another LoginSet",
-        )]
-    }
+    const RULES: &'static [Rule<Self>] = &[
+        Rule {
+            id: "name",
+            field: "metadata.name",
+            holds: "must have at most 63 characters and no dots: the Service has that name",
+            remedy: "give the LoginSet a name of at most 63 lower-case letters, digits and dashes",
+            cel: Cel::Object {
+                reads: &[],
+                holds: is_label!(63),
+            },
+            check: Check::Problems(|set, problems| check_service_parent(problems, "LoginSet", &set.name_any(), "")),
+            good: &["metadata: {name: my-login}"],
+            bad: &["metadata: {name: my.login}"],
+        },
+        name_starts_with_digit(),
+        controller_name(),
+        controller_namespace(),
+        entry_rule!(
+            "sssd-conf-entry", "sssdConfRef", "Secret", set => Some(&set.spec.sssd_conf_ref),
+            "spec: {sssdConfRef: {name: a, key: k}}",
+            ["spec: {sssdConfRef: {name: '', key: k}}", "spec: {sssdConfRef: {name: a, key: ''}}"]
+        ),
+        replicas(),
+        Rule {
+            id: "strategy-type",
+            field: "spec.strategy.type",
+            holds: "must be RollingUpdate or Recreate",
+            remedy: "use RollingUpdate or Recreate",
+            cel: Cel::Value("{} in ['', 'RollingUpdate', 'Recreate']"),
+            check: Check::Fault(Reason::BadValue, |set| {
+                let strategy = set.spec.strategy.as_ref()?.type_.as_deref()?;
+                let is_known = matches!(strategy, "" | "RollingUpdate" | "Recreate");
+                (!is_known).then(|| format!("is {strategy:?}"))
+            }),
+            good: &["spec: {strategy: {type: Recreate}}"],
+            bad: &["spec: {strategy: {type: Never}}"],
+        },
+        Rule {
+            id: "authorized-keys",
+            field: "spec.rootSshAuthorizedKeys",
+            holds: "must have one public key in a line",
+            remedy: "write one line per key as in a .pub file: options (if any), algorithm, key, comment",
+            cel: Cel::No("it needs a parser"),
+            check: Check::Problems(|set, problems| {
+                check_authorized_keys(
+                    problems,
+                    set.spec.root_ssh_authorized_keys.as_deref().unwrap_or_default(),
+                );
+            }),
+            good: &["spec: {rootSshAuthorizedKeys: '# none'}"],
+            bad: &["spec: {rootSshAuthorizedKeys: mine}"],
+        },
+        service_port(),
+        service_node_port(),
+        overlays(
+            "spec.login, spec.initconf, spec.template.spec, spec.service.spec",
+            &["spec: {login: {args: -v}}", "spec: {service: {spec: {ports: 22}}}"],
+        ),
+        external_ips(),
+        controller_immutable("users who are logged in would change the cluster; create another LoginSet"),
+    ];
 }
 
 /// Prefixes of the algorithm names of public keys.

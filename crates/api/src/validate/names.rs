@@ -1,6 +1,6 @@
 //! Names that Kubernetes accepts.
 
-use super::{Problems, Reason};
+use super::Problems;
 
 /// Maximum length of a DNS label, and of the value of a Kubernetes label.
 pub(super) const LABEL_LIMIT: usize = 63;
@@ -60,13 +60,6 @@ fn check_parent(problems: &mut Problems, kind: &str, name: &str, suffix: &str, l
             format!("is {name:?}, which is not a valid name of a Service"),
             format!("give the {kind} a name of lower-case letters, digits and dashes, without dots"),
         );
-    } else if name.starts_with(|c: char| c.is_ascii_digit()) {
-        problems.warn(
-            Reason::BadName,
-            "metadata.name",
-            format!("is {name:?}, and older releases of Kubernetes reject Services whose name starts with a digit"),
-            format!("if its Service is rejected, give the {kind} a name that starts with a letter"),
-        );
     }
 }
 
@@ -100,7 +93,5 @@ mod tests {
         assert!(check(&"a".repeat(41)).is_ok());
         assert!(!check(&"a".repeat(42)).is_ok());
         assert!(!check("my.cluster").is_ok());
-        assert!(check("1st").is_ok());
-        assert_eq!(check("1st").warnings().count(), 1);
     }
 }

@@ -1,16 +1,19 @@
-//! Checks of a Partition. Names that refer to other objects are checked where the whole cluster is known.
-
-use serde_json::{Value, json};
+//! Rules for a Partition. Names that refer to other objects are checked where the whole cluster is known.
 
 use super::{
-    Problems, Validate,
-    fields::{check_name, check_ref},
-    lines::{check_line, is_word},
+    Cel, Check, Problems, Reason, Rule, Validate,
+    cel::is_name,
+    fields::check_name,
+    lines::{ONE_LINE, check_line, is_word},
     names::{LABEL_LIMIT, is_reserved},
+    shared::{Fields, controller_immutable, controller_name, controller_namespace},
 };
 use crate::{
     items::items,
-    partition::{Partition, PartitionSpec, Setting},
+    overlay::ContainerOverlay,
+    partition::{MAX_PRIORITY, Partition, SETTING_FIELDS, Setting, SettingField, SettingForm},
+    references::ObjectRef,
+    templates::PodTemplate,
 };
 
 /// Keys that `config` must not have, and the fields to use instead.
@@ -28,82 +31,315 @@ const EXCLUSIVE: [(&str, &str); 4] = [
     ("denyQos", "allowQos"),
 ];
 
+/// One word of a line, and each item of a list one word.
+macro_rules! are_words {
+    (text $($text:literal)* list $($list:literal)*) => {
+        concat!(
+            "true",
+            $(" && (!has(self.spec.", $text, r") || self.spec.", $text, r".matches(r'^[^\s\pZ\p{Cc}#\x22\\]+$'))",)*
+            $(" && (!has(self.spec.", $list, r") || self.spec.", $list,
+              r".all(item, item.matches(r'^[^\s\pZ\p{Cc}#\x22\\]+$')))",)*
+        )
+    };
+}
+
+const REMEDY: &str = "create another Partition and delete this one";
+
+impl Fields for Partition {
+    fn controller_ref(&self) -> &ObjectRef {
+        &self.spec.controller_ref
+    }
+
+    fn containers(&self) -> Vec<(&'static str, &Option<ContainerOverlay>)> {
+        Vec::new()
+    }
+
+    fn template(&self) -> Option<&PodTemplate> {
+        None
+    }
+}
+
 impl Validate for Partition {
-    fn find_problems(&self, problems: &mut Problems) {
-        let PartitionSpec {
-            controller_ref,
-            partition_name,
-            node_sets,
-            node_set_selector,
-            nodes,
-            exclude_nodes,
-            config,
-            ..
-        } = &self.spec;
-        let own = self.metadata.namespace.as_deref();
+    const SMALLEST: &'static str = "spec: {controllerRef: {name: slurm}, nodeSets: [a]}";
 
-        check_ref(problems, "spec.controllerRef", "Controller", controller_ref, own);
-        let field = if partition_name.as_deref().is_some_and(|name| !name.is_empty()) {
-            "spec.partitionName"
-        } else {
-            "metadata.name"
-        };
-        check_partition_name(problems, field, &self.slurm_name());
-        for (index, name) in node_sets.iter().flatten().enumerate() {
-            check_name(problems, &format!("spec.nodeSets[{index}]"), "NodeSet", name);
-        }
-        for (field, list) in [
-            ("spec.nodes", nodes),
-            ("spec.excludeNodes", exclude_nodes),
-            ("spec.allowAllocNodes", &self.spec.allow_alloc_nodes),
-        ] {
-            for (index, entry) in list.iter().flatten().enumerate() {
-                check_word(
+    const FREE: &'static [&'static str] = &[
+        "default",
+        "deletionPolicy",
+        "disableRootJobs",
+        "driftPolicy",
+        "exclusiveUser",
+        "hidden",
+        "lln",
+        "nodeSetSelector",
+        "reqResv",
+        "rootOnly",
+        "state",
+    ];
+
+    const RULES: &'static [Rule<Self>] = &[
+        controller_name(),
+        controller_namespace(),
+        Rule {
+            id: "partition-name",
+            field: "spec.partitionName, metadata.name",
+            holds: "must be a name of a partition that is not reserved in Slurm",
+            remedy: "use letters, digits, dashes, underscores and dots, at most 63 of them, but not default and all",
+            cel: Cel::Object {
+                reads: &["spec.partitionName"],
+                holds: "(has(self.spec.partitionName) && self.spec.partitionName != '' ? self.spec.partitionName : \
+                    self.metadata.name).matches('^[-._a-zA-Z0-9]{1,63}$') && \
+                    !((has(self.spec.partitionName) && self.spec.partitionName != '' ? self.spec.partitionName : \
+                    self.metadata.name).lowerAscii() in ['default', 'all'])",
+            },
+            check: Check::Problems(|partition, problems| {
+                let given = partition.spec.partition_name.as_deref().unwrap_or_default();
+                let field = if given.is_empty() {
+                    "metadata.name"
+                } else {
+                    "spec.partitionName"
+                };
+                check_partition_name(problems, field, &partition.slurm_name());
+            }),
+            good: &[
+                "spec: {partitionName: gpu_Long.1}",
+                "metadata: {name: all}\nspec: {partitionName: every}",
+            ],
+            bad: &[
+                "spec: {partitionName: DEFAULT}",
+                "spec: {partitionName: a b}",
+                "metadata: {name: all}",
+            ],
+        },
+        Rule {
+            id: "nodesets",
+            field: "spec.nodeSets[]",
+            holds: "must be the name of a NodeSet",
+            remedy: "use the name that `kubectl get nodesets` shows",
+            cel: Cel::Object {
+                reads: &["spec.nodeSets"],
+                holds: concat!(
+                    "!has(self.spec.nodeSets) || self.spec.nodeSets.all(name, ",
+                    is_name!("name"),
+                    ")"
+                ),
+            },
+            check: Check::Problems(|partition, problems| {
+                for (index, name) in partition.spec.node_sets.iter().flatten().enumerate() {
+                    check_name(problems, &format!("spec.nodeSets[{index}]"), "NodeSet", name);
+                }
+            }),
+            good: &["spec: {nodeSets: [a, b-1]}"],
+            bad: &["spec: {nodeSets: [a, '']}", "spec: {nodeSets: [A]}"],
+        },
+        Rule {
+            id: "nodes",
+            field: "spec.nodes[], spec.excludeNodes[], spec.allowAllocNodes[]",
+            holds: "must be a hostlist",
+            remedy: "set a hostlist such as ext[001-004]",
+            cel: Cel::Object {
+                reads: &["spec.nodes", "spec.excludeNodes", "spec.allowAllocNodes"],
+                holds: are_words!(text list "nodes" "excludeNodes" "allowAllocNodes"),
+            },
+            check: Check::Problems(|partition, problems| {
+                for (field, list) in [
+                    ("spec.nodes", &partition.spec.nodes),
+                    ("spec.excludeNodes", &partition.spec.exclude_nodes),
+                    ("spec.allowAllocNodes", &partition.spec.allow_alloc_nodes),
+                ] {
+                    for (index, entry) in list.iter().flatten().enumerate() {
+                        let field = format!("{field}[{index}]");
+                        check_word(problems, &field, entry, "a hostlist such as ext[001-004]");
+                    }
+                }
+            }),
+            good: &["spec: {nodes: ['ext[001-004]', head]}"],
+            bad: &["spec: {nodes: [a b]}", "spec: {excludeNodes: ['a#']}"],
+        },
+        Rule {
+            id: "members",
+            field: "spec.nodeSets",
+            holds: "must not be empty, unless spec.nodeSetSelector or spec.nodes is set",
+            remedy: "name NodeSets, select them by labels, or list nodes",
+            cel: Cel::Object {
+                reads: &["spec.nodeSets", "spec.nodes", "spec.nodeSetSelector"],
+                holds: "has(self.spec.nodeSetSelector) || (has(self.spec.nodeSets) && size(self.spec.nodeSets) > 0) || \
+                    (has(self.spec.nodes) && size(self.spec.nodes) > 0)",
+            },
+            check: Check::Fault(Reason::Missing, |partition| {
+                let spec = &partition.spec;
+                let none = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
+                (none(&spec.node_sets) && none(&spec.nodes) && spec.node_set_selector.is_none())
+                    .then(|| "is absent or empty, and so are spec.nodeSetSelector and spec.nodes".into())
+            }),
+            good: &[
+                "spec: {nodeSets: null, nodes: [a]}",
+                "spec: {nodeSets: null, nodeSetSelector: {}}",
+            ],
+            bad: &["spec: {nodeSets: null}", "spec: {nodeSets: []}"],
+        },
+        Rule {
+            id: "settings",
+            field: "spec.maxTime, spec.defaultTime, spec.overTimeLimit, spec.preemptMode, spec.overSubscribe, \
+                    spec.allowAccounts, spec.denyAccounts, spec.allowGroups, spec.allowQos, spec.denyQos, spec.qos, \
+                    spec.allowAllocNodes, spec.alternate, spec.maxNodes, spec.maxCPUsPerNode, spec.tresBillingWeights",
+            holds: "must be one word, or a list of words, as in slurm.conf",
+            remedy: "write it without blanks, quotes, backslashes and number signs",
+            cel: Cel::Object {
+                reads: &[
+                    "spec.preemptMode",
+                    "spec.overSubscribe",
+                    "spec.qos",
+                    "spec.alternate",
+                    "spec.tresBillingWeights",
+                    "spec.allowAccounts",
+                    "spec.denyAccounts",
+                    "spec.allowGroups",
+                    "spec.allowQos",
+                    "spec.denyQos",
+                ],
+                holds: are_words!(
+                    text "preemptMode" "overSubscribe" "qos" "alternate" "tresBillingWeights"
+                    list "allowAccounts" "denyAccounts" "allowGroups" "allowQos" "denyQos"
+                ),
+            },
+            check: Check::Problems(|partition, problems| {
+                for setting in partition.spec.settings() {
+                    let field = format!("spec.{}", setting.field);
+                    check_word(problems, &field, &setting.value, "one word as in slurm.conf");
+                }
+            }),
+            good: &["spec: {qos: high, allowGroups: [a, b], maxTime: 1-00:00:00}"],
+            bad: &[
+                "spec: {qos: x Nodes=ALL}",
+                "spec: {allowGroups: [a, 'b\\']}",
+                "spec: {alternate: ''}",
+            ],
+        },
+        Rule {
+            id: "numbers",
+            field: "spec.graceTime, spec.priorityTier, spec.priorityJobFactor, spec.minNodes, spec.defMemPerCPU, \
+                    spec.defMemPerNode, spec.maxMemPerCPU, spec.maxMemPerNode, spec.defCpuPerGPU, spec.defMemPerGPU",
+            holds: "must not be negative, and priorities must be at most 65533",
+            remedy: "set a number in these bounds",
+            cel: Cel::Schema,
+            check: Check::Problems(|partition, problems| {
+                let settings = partition.spec.settings();
+                for (setting, number) in settings.iter().filter_map(|setting| Some((setting, number(setting)?))) {
+                    let field = format!("spec.{}", setting.field);
+                    if number < 0 {
+                        problems.bad_value(field, format!("is {number}"), "set 0 or more");
+                    } else if setting.field.starts_with("priority") && number > MAX_PRIORITY {
+                        problems.bad_value(field, format!("is {number}"), format!("set {MAX_PRIORITY} or less"));
+                    }
+                }
+            }),
+            good: &["spec: {priorityTier: 65533}"],
+            bad: &["spec: {priorityTier: 65534}", "spec: {graceTime: -1}"],
+        },
+        Rule {
+            id: "exclusive",
+            field: "spec.defMemPerNode, spec.maxMemPerNode, spec.denyAccounts, spec.denyQos",
+            holds: "cannot be set beside spec.defMemPerCPU, spec.maxMemPerCPU, spec.allowAccounts and spec.allowQos",
+            remedy: "remove one of them",
+            cel: Cel::Object {
+                reads: &[
+                    "spec.defMemPerNode",
+                    "spec.defMemPerCPU",
+                    "spec.maxMemPerNode",
+                    "spec.maxMemPerCPU",
+                    "spec.denyAccounts",
+                    "spec.allowAccounts",
+                    "spec.denyQos",
+                    "spec.allowQos",
+                ],
+                holds: "!(has(self.spec.defMemPerNode) && has(self.spec.defMemPerCPU)) && \
+                    !(has(self.spec.maxMemPerNode) && has(self.spec.maxMemPerCPU)) && \
+                    !(has(self.spec.denyAccounts) && has(self.spec.allowAccounts)) && \
+                    !(has(self.spec.denyQos) && has(self.spec.allowQos))",
+            },
+            check: Check::Problems(|partition, problems| {
+                let settings = partition.spec.settings();
+                let is_given = |field: &str| settings.iter().any(|setting| setting.field == field);
+                for (field, other) in EXCLUSIVE {
+                    if is_given(field) && is_given(other) {
+                        problems.bad_value(
+                            format!("spec.{field}"),
+                            format!("is set beside spec.{other}, but Slurm uses only one of them"),
+                            "remove one of them",
+                        );
+                    }
+                }
+            }),
+            good: &["spec: {defMemPerCPU: 5, maxMemPerNode: 6}"],
+            bad: &[
+                "spec: {defMemPerCPU: 5, defMemPerNode: 6}",
+                "spec: {allowQos: [a], denyQos: [b]}",
+            ],
+        },
+        Rule {
+            id: "config-line",
+            field: "spec.config",
+            holds: "must be part of one line of slurm.conf",
+            remedy: "write it in one line, without backslashes and #, and close double quotes",
+            cel: Cel::Value(ONE_LINE),
+            check: Check::Problems(|partition, problems| {
+                check_line(
                     problems,
-                    &format!("{field}[{index}]"),
-                    entry,
-                    "a hostlist such as ext[001-004]",
+                    "spec.config",
+                    partition.spec.config.as_deref().unwrap_or_default(),
                 );
-            }
-        }
-        let none = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
-        if none(node_sets) && none(nodes) && node_set_selector.is_none() {
-            problems.missing(
-                "spec.nodeSets",
-                "is absent or empty, and so are spec.nodeSetSelector and spec.nodes",
-                "name NodeSets, select them by labels, or list nodes",
-            );
-        }
-        let settings = self.spec.settings();
-        for setting in &settings {
-            check_word(
-                problems,
-                &format!("spec.{}", setting.field),
-                &setting.value,
-                "one word as in slurm.conf",
-            );
-        }
-        let is_given = |field: &str| settings.iter().any(|setting| setting.field == field);
-        for (field, other) in EXCLUSIVE {
-            if is_given(field) && is_given(other) {
-                problems.bad_value(
-                    format!("spec.{field}"),
-                    format!("is set beside spec.{other}, but Slurm uses only one of them"),
-                    "remove one of them",
-                );
-            }
-        }
-        check_config(problems, &settings, config.as_deref().unwrap_or_default());
-    }
+            }),
+            good: &["spec: {config: 'SuspendTime=5 Topology=\"a b\"'}"],
+            bad: &[
+                "spec: {config: 'AllowGroups=x,\\'}",
+                "spec: {config: 'SuspendTime=5 # why'}",
+            ],
+        },
+        Rule {
+            id: "config-keys",
+            field: "spec.config",
+            holds: "must be Key=Value items, without keys that have a field of their own",
+            remedy: "write Key=Value items separated by blanks, and set the fields instead",
+            cel: Cel::No("it needs a parser"),
+            check: Check::Problems(|partition, problems| {
+                let config = partition.spec.config.as_deref().unwrap_or_default();
+                if check_line(&mut Problems::default(), "spec.config", config) {
+                    check_items(problems, &partition.spec.settings(), config);
+                }
+            }),
+            good: &["spec: {config: SuspendTime=5}"],
+            bad: &[
+                "spec: {config: State=UP}",
+                "spec: {config: words}",
+                "spec: {config: maxtime=5, maxTime: 6}",
+            ],
+        },
+        controller_immutable(REMEDY),
+        Rule {
+            id: "partition-name-immutable",
+            field: "spec.partitionName",
+            holds: "cannot be changed",
+            remedy: REMEDY,
+            cel: Cel::Constant(
+                "has(self.spec.partitionName) && self.spec.partitionName != '' ? self.spec.partitionName : \
+                 self.metadata.name",
+            ),
+            check: Check::Unchanged(|old, new| old.slurm_name() == new.slurm_name()),
+            good: &[
+                "spec: {}",
+                "spec: {partitionName: compute}",
+                "spec: {partitionName: ''}",
+            ],
+            bad: &["spec: {partitionName: x}"],
+        },
+    ];
+}
 
-    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
-        let remedy = "create another Partition and delete this one";
-        let controller = &self.spec.controller_ref.name;
-        vec![
-            ("spec.controllerRef.name", json!(controller), remedy),
-            ("spec.partitionName", json!(self.slurm_name()), remedy),
-        ]
-    }
+/// The value of a setting that is a number only.
+fn number(setting: &Setting) -> Option<i64> {
+    let is_number = |field: &&SettingField| field.name == setting.field && field.form == SettingForm::Number;
+    SETTING_FIELDS.iter().find(is_number)?;
+    setting.value.parse().ok()
 }
 
 fn check_partition_name(problems: &mut Problems, field: &str, name: &str) {
@@ -130,11 +366,8 @@ fn check_word(problems: &mut Problems, field: &str, value: &str, wanted: &str) {
     }
 }
 
-/// Checks that `config` is part of one line and sets nothing that has a field.
-fn check_config(problems: &mut Problems, settings: &[Setting], config: &str) {
-    if !check_line(problems, "spec.config", config) {
-        return;
-    }
+/// Checks that `config` sets nothing that has a field.
+fn check_items(problems: &mut Problems, settings: &[Setting], config: &str) {
     for item in items(config) {
         let Some((key, value)) = item.split_once('=') else {
             problems.bad_value(

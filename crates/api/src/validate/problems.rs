@@ -121,7 +121,7 @@ impl Problems {
         self
     }
 
-    fn push(
+    pub(super) fn push(
         &mut self,
         severity: Severity,
         reason: Reason,

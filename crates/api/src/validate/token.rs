@@ -1,83 +1,158 @@
-//! Checks of a Token.
+//! Rules for a Token.
 
 use jiff::SignedDuration;
-use serde_json::{Value, json};
 
 use super::{
-    Problems, Reason, Validate,
-    fields::{check_entry, check_jwt_names, check_namespace},
+    Cel, Check, Reason, Rule, Validate,
+    cel::{self, is_duration, is_entry, is_name},
+    fields::{check_entry, check_namespace},
     names::is_subdomain,
+    shared::{Fields, entry_rule, jwt_names},
 };
 use crate::{
+    overlay::ContainerOverlay,
+    templates::PodTemplate,
     time::GoDuration,
-    token::{DEFAULT_USERNAME, SigningKeyRef, Token, TokenSpec},
+    token::{DEFAULT_USERNAME, Token},
 };
 
+impl Fields for Token {
+    fn containers(&self) -> Vec<(&'static str, &Option<ContainerOverlay>)> {
+        Vec::new()
+    }
+
+    fn template(&self) -> Option<&PodTemplate> {
+        None
+    }
+
+    fn has_two_jwt_keys(&self) -> bool {
+        let (new, old) = (&self.spec.jwt_key_ref, &self.spec.jwt_hs256_key_ref);
+        new.is_some() && old.is_some() && new != old
+    }
+}
+
 impl Validate for Token {
-    fn find_problems(&self, problems: &mut Problems) {
-        // Without `..`, so that a new field does not compile until its checks are decided.
-        let TokenSpec {
-            jwt_hs256_key_ref,
-            jwt_key_ref,
-            username,
-            lifetime,
-            refresh: _,
-            secret_ref: _,
-        } = &self.spec;
-        let own = self.metadata.namespace.as_deref();
+    const SMALLEST: &'static str = "spec: {username: alice, jwtKeyRef: {name: jwt, key: jwt.key}}";
 
-        for (field, reference) in [
-            ("spec.jwtKeyRef", jwt_key_ref),
-            ("spec.jwtHs256KeyRef", jwt_hs256_key_ref),
-        ] {
-            if let Some(SigningKeyRef {
-                name,
-                key,
-                namespace,
-                optional: _,
-            }) = reference
-            {
-                check_entry(problems, field, "Secret", name, key);
-                check_namespace(problems, &format!("{field}.namespace"), namespace.as_deref(), own);
-            }
-        }
-        check_jwt_names(problems, jwt_key_ref.as_ref(), jwt_hs256_key_ref.as_ref());
-        if self.spec.effective_jwt_key_ref().is_none() {
-            problems.missing(
-                "spec.jwtKeyRef",
-                "is absent",
-                "name the Secret entry that holds the cluster's auth/jwt key",
-            );
-        }
-        if username.is_empty() {
-            problems.warn(
-                Reason::Missing,
-                "spec.username",
-                format!("is empty, and the token is for user {DEFAULT_USERNAME:?}"),
-                "name the Slurm user",
-            );
-        }
-        let length = lifetime.as_ref().map(GoDuration::length);
-        if length.is_some_and(|length| length.is_none_or(|length| length <= SignedDuration::ZERO)) {
-            let text = lifetime.as_ref().map(GoDuration::as_str).unwrap_or_default();
-            problems.bad_value(
-                "spec.lifetime",
-                format!("is {text:?}, which is not a positive duration"),
-                "write it like 90s or 1h30m",
-            );
-        }
-        let secret = self.secret_name();
-        if !is_subdomain(&secret) {
-            problems.bad_name(
-                "spec.secretRef.name",
-                format!("is {secret:?}, which is not a valid name of a Secret"),
-                "set a name of lower-case letters, digits, dashes and dots",
-            );
-        }
-    }
+    const FREE: &'static [&'static str] = &["refresh"];
 
-    fn immutable(&self) -> Vec<(&'static str, Value, &'static str)> {
-        let key = json!(self.spec.effective_jwt_key_ref());
-        vec![("spec.jwtKeyRef", key, "create another Token")]
-    }
+    const RULES: &'static [Rule<Self>] = &[
+        entry_rule!(
+            "jwt-key-entry", "jwtKeyRef", "Secret", token => &token.spec.jwt_key_ref,
+            "spec: {jwtKeyRef: {name: a, key: k_1}}",
+            ["spec: {jwtKeyRef: {name: '', key: k}}", "spec: {jwtKeyRef: {name: a, key: a/b}}"]
+        ),
+        entry_rule!(
+            "old-jwt-key-entry", "jwtHs256KeyRef", "Secret", token => &token.spec.jwt_hs256_key_ref,
+            "spec: {jwtKeyRef: null, jwtHs256KeyRef: {name: a, key: k}}",
+            ["spec: {jwtKeyRef: null, jwtHs256KeyRef: {name: A, key: k}}"]
+        ),
+        Rule {
+            id: "jwt-key-namespace",
+            field: "spec.jwtKeyRef.namespace, spec.jwtHs256KeyRef.namespace",
+            holds: "must be the namespace of the Token",
+            remedy: "remove it, and create the Token in the namespace of the Secret",
+            cel: cel::NAMESPACE,
+            check: Check::Problems(|token, problems| {
+                for (field, reference) in [
+                    ("spec.jwtKeyRef.namespace", &token.spec.jwt_key_ref),
+                    ("spec.jwtHs256KeyRef.namespace", &token.spec.jwt_hs256_key_ref),
+                ] {
+                    let namespace = reference.as_ref().and_then(|reference| reference.namespace.as_deref());
+                    check_namespace(problems, field, namespace, token.metadata.namespace.as_deref());
+                }
+            }),
+            good: &["spec: {jwtKeyRef: {name: a, key: k, namespace: slurm}}"],
+            bad: &["spec: {jwtKeyRef: {name: a, key: k, namespace: other}}"],
+        },
+        jwt_names(),
+        Rule {
+            id: "jwt-key",
+            field: "spec.jwtKeyRef",
+            holds: "is required: it names the key that signs the token",
+            remedy: "name the Secret entry that holds the cluster's auth/jwt key",
+            cel: Cel::Object {
+                reads: &["spec.jwtKeyRef", "spec.jwtHs256KeyRef"],
+                holds: "has(self.spec.jwtKeyRef) || has(self.spec.jwtHs256KeyRef)",
+            },
+            check: Check::Fault(Reason::Missing, |token| {
+                token.spec.effective_jwt_key_ref().is_none().then(|| "is absent".into())
+            }),
+            good: &["spec: {jwtKeyRef: null, jwtHs256KeyRef: {name: a, key: k}}"],
+            bad: &["spec: {jwtKeyRef: null}"],
+        },
+        Rule {
+            id: "username-empty",
+            field: "spec.username",
+            holds: "should not be empty",
+            remedy: "name the Slurm user",
+            cel: cel::WARNING,
+            check: Check::Warning(Reason::Missing, |token| {
+                let is_empty = token.spec.username.is_empty();
+                is_empty.then(|| format!("is empty, and the token is for user {DEFAULT_USERNAME:?}"))
+            }),
+            good: &["spec: {username: bob}"],
+            bad: &["spec: {username: '', secretRef: {name: a, key: k}}"],
+        },
+        Rule {
+            id: "lifetime",
+            field: "spec.lifetime",
+            holds: "must be a positive duration",
+            remedy: "write it like 90s or 1h30m",
+            cel: Cel::Value(concat!(is_duration!("{}"), " && duration({}) > duration('0s')")),
+            check: Check::Fault(Reason::BadValue, |token| {
+                let lifetime = token.spec.lifetime.as_ref()?;
+                let is_positive = GoDuration::length(lifetime).is_some_and(|length| length > SignedDuration::ZERO);
+                let text = lifetime.as_str();
+                (!is_positive).then(|| format!("is {text:?}, which is not a positive duration"))
+            }),
+            good: &["spec: {lifetime: 1h30m}", "spec: {lifetime: 1.5h}"],
+            bad: &[
+                "spec: {lifetime: 0s}",
+                "spec: {lifetime: -5m}",
+                "spec: {lifetime: 1d}",
+                "spec: {lifetime: 1.2.3s}",
+            ],
+        },
+        Rule {
+            id: "secret-name",
+            field: "spec.secretRef.name",
+            holds: "or its default <name>-jwt-<username> must be a valid name of a Secret",
+            remedy: "set a name of lower-case letters, digits, dashes and dots",
+            cel: Cel::Object {
+                reads: &["spec.secretRef", "spec.username"],
+                holds: concat!(
+                    "has(self.spec.secretRef) && self.spec.secretRef.name != '' ? (",
+                    is_name!("self.spec.secretRef.name"),
+                    ") : (self.spec.username.matches('^[-.a-z0-9]*[a-z0-9]$'))"
+                ),
+            },
+            check: Check::Fault(Reason::BadName, |token| {
+                let secret = token.secret_name();
+                let is_valid = is_subdomain(&secret);
+                (!is_valid).then(|| format!("is {secret:?}, which is not a valid name of a Secret"))
+            }),
+            good: &["spec: {username: Alice, secretRef: {name: a.b, key: k}}"],
+            bad: &["spec: {username: Alice}", "spec: {secretRef: {name: A, key: k}}"],
+        },
+        Rule {
+            id: "jwt-key-immutable",
+            field: "spec.jwtKeyRef",
+            holds: "cannot be changed",
+            remedy: "create another Token",
+            cel: Cel::Constant(
+                "has(self.spec.jwtKeyRef) ? [dyn(self.spec.jwtKeyRef)] : \
+                 has(self.spec.jwtHs256KeyRef) ? [dyn(self.spec.jwtHs256KeyRef)] : []",
+            ),
+            check: Check::Unchanged(|old, new| old.spec.effective_jwt_key_ref() == new.spec.effective_jwt_key_ref()),
+            good: &[
+                "spec: {jwtKeyRef: {name: jwt, key: jwt.key}}",
+                "spec: {jwtKeyRef: null, jwtHs256KeyRef: {name: jwt, key: jwt.key}}",
+            ],
+            bad: &[
+                "spec: {jwtKeyRef: {name: other, key: jwt.key}}",
+                "spec: {jwtKeyRef: {name: jwt, key: other}}",
+            ],
+        },
+    ];
 }

@@ -19,6 +19,8 @@ pub(crate) struct Kind {
     pub(crate) check: fn(Value) -> Result<Problems, serde_json::Error>,
     /// Decodes two and checks the step from the first to the second.
     pub(crate) check_update: fn(Value, Value) -> Result<Problems, serde_json::Error>,
+    /// Fields of the spec without a rule.
+    pub(crate) free: &'static [&'static str],
 }
 
 pub(crate) static KINDS: [Kind; 7] = [
@@ -37,6 +39,7 @@ const fn kind<K: DeserializeOwned + Serialize + Validate>(name: &'static str) ->
         round_trip: |value| serde_json::to_value(serde_json::from_value::<K>(value)?),
         check: |value| Ok(serde_json::from_value::<K>(value)?.admit_create()),
         check_update: |old, new| Ok(serde_json::from_value::<K>(new)?.admit_update(&serde_json::from_value::<K>(old)?)),
+        free: K::FREE,
     }
 }
 

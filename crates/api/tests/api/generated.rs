@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use slurm_operator_api::{crds, crds::render_yaml, reference::render_markdown};
+use slurm_operator_api::{crds, crds::render_yaml, reference::render_markdown, validate};
 
 fn repository() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", ".."].iter().collect()
@@ -43,4 +43,23 @@ fn the_reference_is_current() {
     let text = fs::read_to_string(repository().join("docs/api.md")).unwrap_or_default();
     let remedy = "run: cargo run -p slurm-operator-api --example reference > docs/api.md";
     assert!(text == render_markdown(&crds()), "docs/api.md is not current; {remedy}");
+}
+
+#[test]
+fn the_list_of_rules_is_current() {
+    let text = fs::read_to_string(repository().join("docs/admission.md")).unwrap_or_default();
+    let remedy = "run: cargo run -p slurm-operator-api --example admission > docs/admission.md";
+    assert!(
+        text == validate::render_markdown(),
+        "docs/admission.md is not current; {remedy}"
+    );
+}
+
+/// `kubectl apply` stores the whole object in an annotation, which has at most 256 KiB.
+#[test]
+fn a_definition_can_be_applied() {
+    for crd in crds() {
+        let length = serde_json::to_string(&crd).unwrap().len();
+        assert!(length < 250_000, "{} has {length} bytes", crd.spec.names.kind);
+    }
 }

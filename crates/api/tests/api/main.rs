@@ -11,5 +11,6 @@ mod common;
 mod generated;
 mod manifests;
 mod properties;
+mod rules;
 mod upstream;
 mod validation;

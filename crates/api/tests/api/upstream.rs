@@ -24,22 +24,6 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "has a default, so requiring it says nothing",
     ),
     (
-        "Controller spec.ha.backups",
-        "upstream's has no maximum, and each backup is a line in slurm.conf",
-    ),
-    (
-        "LoginSet spec.replicas",
-        "upstream's has no maximum: one object could occupy a whole cluster",
-    ),
-    (
-        "NodeSet spec.replicas",
-        "upstream's has no maximum: Slurm has at most 65,536 nodes, and an operator that counts to more dies of it",
-    ),
-    (
-        "RestApi spec.replicas",
-        "upstream's has no maximum: one object could occupy a whole cluster",
-    ),
-    (
         "Controller spec.persistence.enabled",
         "has a default, so requiring it says nothing",
     ),
@@ -70,10 +54,6 @@ const DIFFERENCES: &[(&str, &str)] = &[
     (
         "NodeSet spec.volumeClaimTemplates[]",
         "upstream takes anything; a list of objects is the least that makes sense",
-    ),
-    (
-        "NodeSet spec.ordinalPadding",
-        "upstream takes a negative one and then cannot read the object",
     ),
     (
         "NodeSet spec.drain",

@@ -78,21 +78,47 @@ fn as_upstream_has_it(definition: &mut Value) {
     let kind = definition["spec"]["names"]["kind"].as_str().unwrap().to_owned();
     definition["metadata"] = json!({ "name": definition["metadata"]["name"] });
     let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-    schema.as_object_mut().unwrap().remove("required");
+    schema.as_object_mut().unwrap().remove("x-kubernetes-validations");
     for part in ["spec", "status"] {
         reduce(&fields, &format!("{kind} {part}"), &mut schema["properties"][part]);
     }
     let spec = &mut schema["properties"]["spec"];
     spec.as_object_mut().unwrap().remove("default");
     // Upstream's rules and its pattern, which the list does not contain.
-    if ["Controller", "Accounting"].contains(&kind.as_str()) {
-        spec["x-kubernetes-validations"].as_array_mut().unwrap().extend([
-            json!({"rule": "self.external || has(self.slurmKeyRef)", "message": "slurmKeyRef"}),
-            json!({"rule": "self.external || has(self.jwtKeyRef) || has(self.jwtHs256KeyRef)", "message": "jwtKeyRef"}),
-        ]);
-    }
-    if kind == "NodeSet" {
-        spec["properties"]["partition"]["properties"]["config"]["pattern"] = json!("^[^\\n]+$");
+    let rule = |rule: &str, message: &str| json!({ "rule": rule, "message": message });
+    let external = rule("!self.external || has(self.externalConfig)", "externalConfig");
+    let keys = [
+        rule("self.external || has(self.slurmKeyRef)", "slurmKeyRef"),
+        rule(
+            "self.external || has(self.jwtKeyRef) || has(self.jwtHs256KeyRef)",
+            "jwtKeyRef",
+        ),
+    ];
+    match kind.as_str() {
+        "Accounting" => spec["x-kubernetes-validations"] = json!([external, keys[0], keys[1]]),
+        "Controller" => {
+            let ha = rule(
+                "!has(self.ha) || !self.ha.enabled || (has(self.persistence) && self.persistence.enabled && \
+                 has(self.persistence.existingClaim) && self.persistence.existingClaim != '')",
+                "ha",
+            );
+            spec["x-kubernetes-validations"] = json!([external, keys[0], keys[1], ha]);
+        }
+        "Token" => {
+            let key = rule("has(self.jwtKeyRef) || has(self.jwtHs256KeyRef)", "jwtKeyRef");
+            spec["x-kubernetes-validations"] = json!([key]);
+        }
+        "NodeSet" => {
+            let fields = &mut spec["properties"];
+            fields["partition"]["properties"]["config"]["pattern"] = json!("^[^\\n]+$");
+            let schedule = rule(
+                "self.type != 'ScheduledUpdate' || (has(self.scheduledUpdate) && \
+                 has(self.scheduledUpdate.startTime) && has(self.scheduledUpdate.duration))",
+                "scheduledUpdate",
+            );
+            fields["updateStrategy"]["x-kubernetes-validations"] = json!([schedule]);
+        }
+        _ => {}
     }
 }
 

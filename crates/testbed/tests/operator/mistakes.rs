@@ -155,10 +155,7 @@ fn each_mistake_is_reported_with_its_remedy_harms_nothing_and_heals() {
         refused(&namespace, &object, &["spec.template.spec.hostNetwork", "remove it"]);
         let hostless = namespace.apply(&daemon(kind, "hostless", "external: true"));
         let error = hostless.unwrap_err().to_string();
-        assert!(
-            error.contains("externalConfig is required when external is true"),
-            "{error}"
-        );
+        assert!(error.contains("is required if spec.external is true"), "{error}");
     }
     // A key that is deleted while the cluster runs.
     let key = namespace
