@@ -44,6 +44,7 @@ mod pinning_and_claims;
 mod replay;
 mod restarts;
 mod rpc;
+mod rules;
 mod scaling;
 mod standbys;
 mod state;
