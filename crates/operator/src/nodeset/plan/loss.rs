@@ -126,15 +126,16 @@ pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Opt
     nodes.find(|node| is_cut_off(observed, node))
 }
 
-/// Returns until when the last worker of this name may run although its Kubernetes node is ready: its pod is gone, but its
-/// node in Slurm is in service, and Kubernetes may not have noticed yet that the Kubernetes node is unreachable.
+/// Returns until when the last worker of this name may run although its Kubernetes node is ready: its pod is gone, but
+/// Slurm does not show that it has ended, and Kubernetes may not have noticed yet that the Kubernetes node is unreachable.
 pub(super) fn may_be_alive_until(observed: &Observed, hostname: &str) -> Option<Timestamp> {
     let end = observed.without_pod.get(hostname)?.checked_add(MISSED_WITHIN).ok()?;
     let is_over = observed.knowledge.known().is_some_and(|seen| {
         let record = observed.records.get(hostname).zip(seen.nodes.get(hostname));
         record.is_none_or(|(Identity { node: host, .. }, node)| {
-            // The preStop hook drains the node of a worker that ends, and sets it down.
-            let has_ended = node.state.is_down() || node.state.is_drained();
+            // The preStop hook sets the node of a worker that ends down, unless a person drained it. A drain, of a cordoned worker
+            // or by a person, does not show that the worker has ended.
+            let has_ended = node.state.is_down() && node.reason.starts_with(keys::NODE_REASON_PREFIX);
             has_ended || death_of_node(host, observed.nodes.get(host).map(AsRef::as_ref)).is_some()
         })
     });

@@ -341,8 +341,8 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
             // The poll shows when it has ended.
             plan.needs_jobs = true;
             plan.waits.push(Wait::Other(format!(
-                "the name {name:?} is reserved until {end:.0}: the pod of its last worker is gone, but Slurm has its node in \
-                 service; if it runs on a node that has just become unreachable, Kubernetes notices that by then"
+                "the name {name:?} is reserved until {end:.0}: the pod of its last worker is gone, but Slurm does not \
+                 show that it has ended; if it runs on a node that has just become unreachable, Kubernetes notices that by then"
             )));
         } else {
             plan.effects.push(Effect::CreatePod {

@@ -179,33 +179,31 @@ fn a_name_is_not_used_again_before_kubernetes_has_noticed_that_its_node_is_unrea
     let drained = &["IDLE", "DRAIN", "DYNAMIC_NORM"][..];
     let busy = &["ALLOCATED", "DRAIN", "DYNAMIC_NORM"][..];
     let (k1, soon, later) = (vec![host("k1")], "2026-01-01T00:59:01Z", "2026-01-01T00:58:59Z");
-    for (case, state, hosts, since, expected) in [
-        ("it may be alive", IDLE, k1.clone(), soon, ""),
-        ("it may have jobs", busy, k1.clone(), soon, ""),
+    let cordoned = "slurm-operator: Node (k1) was cordoned, Pod (slurm/compute-0) must be cordoned";
+    for (case, (state, reason), hosts, since, expected) in [
+        ("it may be alive", (IDLE, ""), k1.clone(), soon, ""),
+        ("it may have jobs", (busy, ""), k1.clone(), soon, ""),
         (
             "Kubernetes has noticed nothing",
-            IDLE,
+            (IDLE, ""),
             k1.clone(),
             later,
             "create compute-0",
         ),
-        ("it ended", DOWN, k1.clone(), soon, "create compute-0"),
-        (
-            "it had no job and could get none",
-            drained,
-            k1,
-            soon,
-            "create compute-0",
-        ),
+        ("it ended", (DOWN, cordoned), k1.clone(), soon, "create compute-0"),
+        ("it was cordoned", (drained, cordoned), k1.clone(), soon, ""),
+        ("a person drained it", (drained, "RMA"), k1.clone(), soon, ""),
+        ("a person set it down", (DOWN, "RMA"), k1.clone(), soon, ""),
+        ("Slurm misses it", (DOWN, "Not responding"), k1, soon, ""),
         (
             "its node is gone",
-            IDLE,
+            (IDLE, ""),
             vec![],
             soon,
             "down compute-0; create compute-0",
         ),
     ] {
-        let mut record = record(state, "", "compute");
+        let mut record = record(state, reason, "compute");
         record["name"] = json!("compute-0");
         let all = [
             vec![controller(), slurm_key(), nodeset(&json!({ "replicas": 1 }))],
