@@ -285,8 +285,8 @@ pub struct NodeSetStatus {
     #[schemars(extend("nullable" = true))]
     pub ordinal_to_node: Option<BTreeMap<String, String>>,
 
-    /// Slurm nodes whose Kubernetes nodes do not respond, with the names of those. The Slurm names are not reused,
-    /// because the jobs may still run.
+    /// Slurm nodes whose Kubernetes nodes do not respond, or may not, with the names of those. The Slurm names are not
+    /// reused, because the jobs may still run.
     #[schemars(extend("nullable" = true))]
     pub cut_off: Option<BTreeMap<String, String>>,
 

@@ -142,18 +142,27 @@ pub(super) fn may_be_alive_until(observed: &Observed, hostname: &str) -> Option<
     (!is_over && observed.now < end).then_some(end)
 }
 
-/// Returns since when each record has had no pod, as far as that was seen.
+/// Returns since when each record has had no pod, as far as that was seen. While Slurm does not respond, what was seen before
+/// counts, by this process or, with the status, by the leader before it.
 pub fn without_pod(observed: &Observed, before: &BTreeMap<String, Timestamp>) -> BTreeMap<String, Timestamp> {
-    if observed.knowledge.known().is_none() {
-        return before.clone();
-    }
+    let names: BTreeSet<&String> = if observed.knowledge.known().is_some() {
+        observed.records.keys().collect()
+    } else {
+        let mut names: BTreeSet<_> = before
+            .keys()
+            .chain(noted(observed).into_iter().flat_map(BTreeMap::keys))
+            .collect();
+        let with_pod: BTreeSet<&str> = observed.workers().filter_map(Worker::slurm_name).collect();
+        names.retain(|name| !with_pod.contains(name.as_str()));
+        names
+    };
     let since = |name: &String| before.get(name).copied().unwrap_or(observed.now);
-    let records = observed.records.keys();
-    records.map(|name| (name.clone(), since(name))).collect()
+    names.into_iter().map(|name| (name.clone(), since(name))).collect()
 }
 
-/// Returns the workers whose Kubernetes nodes are unreachable, or were when they were last seen. The status keeps them, so
-/// that their names are not reused when their pods are gone.
+/// Returns the workers whose Kubernetes nodes are unreachable, were when they were last seen, or may be without Kubernetes
+/// having noticed it. The status keeps them, so that their names are not reused when their pods are gone and Slurm does not
+/// respond.
 pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
     let mut places = noted(observed).cloned().unwrap_or_default();
     // A pod may be gone before Kubernetes misses its node. Slurm may not respond later.
@@ -168,7 +177,7 @@ pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
             places.insert(name.to_owned(), node.to_owned());
         }
     }
-    places.retain(|_, node| is_cut_off(observed, node));
+    places.retain(|name, node| is_cut_off(observed, node) || may_be_alive_until(observed, name).is_some());
     places
 }
 

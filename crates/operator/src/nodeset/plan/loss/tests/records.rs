@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::{
-        fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating, with, worker},
-        plan::{Effect, WorkerLoss, plan, tests::steps, without_pod},
+        fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
+        plan::{Effect, WorkerLoss, cut_off, plan, tests::steps, without_pod},
     },
 };
 
@@ -221,4 +221,46 @@ fn a_name_is_not_used_again_before_kubernetes_has_noticed_that_its_node_is_unrea
         let without_history = without_pod(&observed, &std::collections::BTreeMap::new());
         assert_eq!(without_history.get("compute-0"), Some(&now()));
     }
+}
+
+/// Slurm stops responding before Kubernetes notices that the node is unreachable, as when slurmctld was on the same node.
+#[test]
+fn the_place_of_a_pod_that_is_gone_is_kept_before_kubernetes_notices() {
+    let k1 = || host("k1");
+    let away = with(k1(), &[("/status/conditions/0/status", json!("Unknown"))]);
+    let observe = |objects: Vec<Value>, noted: Value, knowledge, now: &str| {
+        let status = json!({ "nodeSetHash": "", "cutOff": noted });
+        let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
+        let all = [vec![controller(), slurm_key(), set], objects].concat();
+        let mut observed = observed_exactly("compute", all, knowledge);
+        observed.now = now.parse().unwrap();
+        observed
+    };
+    let mut seen = record(IDLE, "", "compute");
+    seen["name"] = json!("compute-0");
+    let kept = json!({ "compute-0": "k1" });
+    let (start, soon) = ("2026-01-01T01:00:00Z", "2026-01-01T01:00:30Z");
+    let later = "2026-01-01T01:02:00Z";
+
+    let mut first = observe(vec![k1()], json!({}), known(&seen, &json!([])), start);
+    first.without_pod = without_pod(&first, &std::collections::BTreeMap::new());
+    assert_eq!(json!(cut_off(&first)), kept);
+    // Also a new leader does not use the name.
+    for memory in [first.without_pod.clone(), std::collections::BTreeMap::new()] {
+        let mut silent = observe(vec![k1()], kept.clone(), unknown(), soon);
+        silent.without_pod = without_pod(&silent, &memory);
+        assert_eq!(steps(&plan(&silent)), [""; 0]);
+        assert_eq!(json!(cut_off(&silent)), kept);
+        let mut missed = observe(vec![away.clone()], kept.clone(), unknown(), later);
+        missed.without_pod = without_pod(&missed, &silent.without_pod);
+        assert_eq!(steps(&plan(&missed)), [""; 0]);
+        assert_eq!(json!(cut_off(&missed)), kept);
+        let mut well = observe(vec![k1()], kept.clone(), unknown(), later);
+        well.without_pod = without_pod(&well, &silent.without_pod);
+        assert_eq!(steps(&plan(&well)), ["create compute-0"]);
+        assert_eq!(json!(cut_off(&well)), json!({}));
+    }
+    // A worker that exists is where it is.
+    let pod = observe(vec![worker(0), k1()], kept, unknown(), soon);
+    assert_eq!(without_pod(&pod, &first.without_pod), [].into());
 }
