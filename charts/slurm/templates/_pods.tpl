@@ -29,7 +29,7 @@ An image reference: a string as it stands, or repository with digest or tag.
 
 {{/*
 A container of a component, as the operator takes it: any field of Kubernetes' own, the image as one string. A container
-that the values set to null is left to the operator.
+that the values set to null is left to the operator, as is the image of a container that needs only a shell.
 (list root component "controller" "slurmctld")
 */}}
 {{- define "slurm.container" -}}
@@ -37,7 +37,11 @@ that the values set to null is left to the operator.
 {{- $name := index . 3 -}}
 {{- with get (index . 1) $name -}}
   {{- $container := deepCopy . -}}
+  {{- if or $container.image (not (has $name (list "logfile" "initconf"))) -}}
   {{- $_ := set $container "image" (include "slurm.image" (list $container.image (printf "%s.%s" (index $ 2) $name))) -}}
+  {{- else -}}
+  {{- $_ := unset $container "image" -}}
+  {{- end -}}
   {{- if not $container.imagePullPolicy -}}
     {{- $_ := set $container "imagePullPolicy" $root.Values.imagePullPolicy -}}
   {{- end -}}

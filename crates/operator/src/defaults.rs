@@ -5,7 +5,9 @@ pub const SLURM_TAG: &str = "26.05-ubuntu26.04";
 const REGISTRY: &str = "ghcr.io/slinkyproject";
 /// As in the chart. Under upstream's name a node would pull and run upstream's operator.
 const OPERATOR_REPOSITORY: &str = "localhost/slurm-operator";
-const ALPINE: &str = "docker.io/library/alpine:latest";
+/// The image of `logfile` in upstream's charts and in ours before they left it out. It counts as the default, so that
+/// leaving it out replaces no pods.
+pub(crate) const FORMER_LOGFILE_IMAGE: &str = "docker.io/library/alpine:latest";
 
 /// Defines `Images` from its fields, each with its flag, its variable and its default.
 macro_rules! images {
@@ -48,10 +50,10 @@ images! {
     slurmrestd: "slurmrestd-image", "SLURMRESTD_IMAGE", stock("slurmrestd");
     slurmdbd: "slurmdbd-image", "SLURMDBD_IMAGE", stock("slurmdbd");
     login: "login-image", "LOGIN_IMAGE", stock("login");
-    /// Prints the daemons' log files.
-    logfile: "logfile-image", "LOGFILE_IMAGE", ALPINE.to_owned();
-    /// Prepares configuration in login and slurmdbd pods.
-    initconf: "initconf-image", "INITCONF_IMAGE", ALPINE.to_owned();
+    /// Prints the daemons' log files. Empty: the image of the daemon, so that no further image is pulled.
+    logfile: "logfile-image", "LOGFILE_IMAGE", String::new();
+    /// Prepares configuration in login pods. Empty: the image of the login container.
+    initconf: "initconf-image", "INITCONF_IMAGE", String::new();
 }
 
 fn stock(name: &str) -> String {

@@ -30,6 +30,8 @@ pub struct Options {
     pub metrics_address: Option<SocketAddr>,
     /// Serve metrics over HTTPS, to callers whom the API server authorizes.
     pub metrics_secure: bool,
+    /// The audiences that a caller's token must have one of; the API server's own if there is none.
+    pub metrics_audiences: Vec<String>,
     pub health_address: Option<SocketAddr>,
     /// The name of this process in events.
     pub instance: String,
@@ -191,9 +193,15 @@ fn lead_without_lease(context: &Context) {
     context.metrics.leader.set(1);
 }
 
+fn access(options: &Options) -> Option<serve::Audiences> {
+    options
+        .metrics_secure
+        .then(|| serve::Audiences(options.metrics_audiences.clone()))
+}
+
 fn start_servers(tasks: &mut Background, options: &Options, context: &Context) {
     if let Some(address) = options.metrics_address {
-        let server = serve::serve_metrics(address, options.metrics_secure, context.clone());
+        let server = serve::serve_metrics(address, access(options), context.clone());
         spawn(tasks, context.clock.host(), "metrics server", server);
     }
     if let Some(address) = options.health_address {

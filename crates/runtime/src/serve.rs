@@ -32,14 +32,23 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// A host without free file descriptors may have some again after this time.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
-/// Serves metrics. If `secure`, over HTTPS and only to callers whom the API server authorizes.
-pub(crate) async fn serve_metrics(address: SocketAddr, secure: bool, context: Context) -> anyhow::Result<()> {
+/// The audiences that a caller's token must have one of; the API server's own if there is none. With an audience of its own, a
+/// token for metrics is of no use at the API server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Audiences(pub(crate) Vec<String>);
+
+/// Serves metrics. With `audiences`, over HTTPS and only to callers whom the API server authorizes.
+pub(crate) async fn serve_metrics(
+    address: SocketAddr,
+    audiences: Option<Audiences>,
+    context: Context,
+) -> anyhow::Result<()> {
     let (metrics, health) = (context.metrics.clone(), context.health.clone());
     let routes = metrics_routes(move || {
         metrics.silent.set(number(health.silent().len()));
         metrics.render()
     });
-    serve_guarded(context.clock.host(), address, secure, context.client.clone(), routes).await
+    serve_guarded(context.clock.host(), address, audiences, context.client.clone(), routes).await
 }
 
 pub(crate) fn metrics_routes(
@@ -52,18 +61,17 @@ pub(crate) fn metrics_routes(
     Router::new().route("/metrics", get(respond))
 }
 
-/// Serves to everybody, or, if `secure`, over HTTPS and only to callers whom the API server authorizes.
+/// Serves to everybody, or, with `audiences`, over HTTPS and only to callers whom the API server authorizes.
 pub(crate) async fn serve_guarded(
     host: &Host,
     address: SocketAddr,
-    secure: bool,
+    audiences: Option<Audiences>,
     client: Client,
     routes: Router,
 ) -> anyhow::Result<()> {
-    if secure {
-        serve_secure(address, routes, client).await
-    } else {
-        serve(host, address, routes).await
+    match audiences {
+        Some(audiences) => serve_secure(address, routes, client, audiences).await,
+        None => serve(host, address, routes).await,
     }
 }
 
@@ -124,10 +132,10 @@ impl axum::serve::Listener for HttpListener {
 /// Serves over HTTPS, to callers whom the API server authenticates by their token (TokenReview) and authorizes
 /// (SubjectAccessReview). The certificate is self-signed and lives as long as this process: it encrypts the connection,
 /// but does not authenticate the server.
-async fn serve_secure(address: SocketAddr, routes: Router, client: Client) -> anyhow::Result<()> {
+async fn serve_secure(address: SocketAddr, routes: Router, client: Client, audiences: Audiences) -> anyhow::Result<()> {
     let config = RustlsConfig::from_config(Arc::new(build_tls()?));
     axum_server::bind_rustls(address, config)
-        .serve(guarded(routes, client).into_make_service())
+        .serve(guarded(routes, client, audiences).into_make_service())
         .await
         .with_context(|| format!("HTTPS server on {address}"))
 }
@@ -142,15 +150,21 @@ fn build_tls() -> anyhow::Result<ServerConfig> {
         .context("no certificate")
 }
 
-fn guarded(routes: Router, client: Client) -> Router {
-    routes.layer(from_fn_with_state(client, admit))
+fn guarded(routes: Router, client: Client, audiences: Audiences) -> Router {
+    routes.layer(from_fn_with_state((client, audiences), admit))
 }
 
-async fn admit(State(client): State<Client>, request: Request, next: Next) -> Result<Response, StatusCode> {
+async fn admit(
+    State((client, audiences)): State<(Client, Audiences)>,
+    request: Request,
+    next: Next,
+) -> Result<Response, StatusCode> {
     let header = request.headers().get(AUTHORIZATION);
     let token = header.and_then(|header| header.to_str().ok()?.strip_prefix("Bearer "));
     let token = token.ok_or(StatusCode::UNAUTHORIZED)?;
-    let user = authenticate(&client, token).await?.ok_or(StatusCode::UNAUTHORIZED)?;
+    let user = authenticate(&client, token, &audiences)
+        .await?
+        .ok_or(StatusCode::UNAUTHORIZED)?;
     if !is_authorized(&client, user, request.uri().path()).await? {
         return Err(StatusCode::FORBIDDEN);
     }
@@ -158,11 +172,15 @@ async fn admit(State(client): State<Client>, request: Request, next: Next) -> Re
 }
 
 /// Returns the user of a token, or `None` if the API server does not accept it.
-async fn authenticate(client: &Client, token: &str) -> Result<Option<UserInfo>, StatusCode> {
+async fn authenticate(client: &Client, token: &str, audiences: &Audiences) -> Result<Option<UserInfo>, StatusCode> {
     let mut request = TokenReview::default();
     request.spec.token = Some(token.to_owned());
+    request.spec.audiences = Some(audiences.0.clone()).filter(|audiences| !audiences.is_empty());
     let status = review(client, request).await?.status.unwrap_or_default();
-    Ok(status.user.filter(|_| status.authenticated == Some(true)))
+    // An authenticator that does not know audiences accepts the token and returns none.
+    let found = status.audiences.unwrap_or_default();
+    let is_meant = audiences.0.is_empty() || audiences.0.iter().any(|audience| found.contains(audience));
+    Ok(status.user.filter(|_| status.authenticated == Some(true) && is_meant))
 }
 
 async fn is_authorized(client: &Client, user: UserInfo, path: &str) -> Result<bool, StatusCode> {

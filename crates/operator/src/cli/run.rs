@@ -35,6 +35,10 @@ pub struct Arguments {
     #[arg(long, env = "METRICS_SECURE")]
     pub metrics_secure: bool,
 
+    /// Audiences of which a caller's token must have one if metrics are secure, separated by commas; the API server's if empty.
+    #[arg(long, env = "METRICS_AUDIENCES", value_delimiter = ',')]
+    pub metrics_audiences: Vec<String>,
+
     /// Address to serve health on, at /healthz and /readyz.
     #[arg(long, env = "HEALTH_ADDRESS", default_value = ":8081", value_parser = parse_address)]
     pub health_address: Address,
@@ -85,6 +89,7 @@ impl Arguments {
             lease,
             metrics_address: self.metrics_address,
             metrics_secure: self.metrics_secure,
+            metrics_audiences: listed(&self.metrics_audiences),
             health_address: self.health_address,
             instance: self.pod_name.clone(),
         }

@@ -37,7 +37,7 @@ use crate::{
 
 /// The container that passes changed files to the running daemons.
 pub(super) const RELOAD: &str = "reload";
-const INITCONF: &str = "initconf";
+pub(super) const INITCONF: &str = "initconf";
 
 const ETC_VOLUME: &str = "slurm-etc";
 const RUN_VOLUME: &str = "sackd-dir";

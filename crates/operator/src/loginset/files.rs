@@ -6,7 +6,11 @@ use api::{LoginSet, wellknown};
 /// it: its content is part of sshd_config.
 pub(super) const WAIT_DIR: &str = "/etc/ssh/wait.d";
 
-/// Renders sshd_config: upstream's text except for the first lines.
+/// Authentication by a password, which is refused unless the user's lines say otherwise. With PAM, a keyboard-interactive
+/// login asks for the same password.
+const BY_PASSWORD: [&str; 2] = ["PasswordAuthentication", "KbdInteractiveAuthentication"];
+
+/// Renders sshd_config: upstream's text except for the waiting at the beginning and the refusal of passwords.
 pub(super) fn render_sshd_config(login_set: &LoginSet, port: i64) -> String {
     let extra = login_set.spec.extra_sshd_config.as_deref().unwrap_or_default();
     let wait = format!("Include {WAIT_DIR}/*");
@@ -25,15 +29,23 @@ pub(super) fn render_sshd_config(login_set: &LoginSet, port: i64) -> String {
     if port != i64::from(wellknown::SSH_PORT) && !sets(extra, "Port") {
         lines.push(&listen);
     }
+    // sshd takes the first value: files in sshd_config.d come before these lines, so they can allow passwords too.
+    let refused = BY_PASSWORD.map(|keyword| (keyword, format!("{keyword} no")));
+    for (keyword, line) in &refused {
+        if !sets(extra, keyword) {
+            lines.push(line);
+        }
+    }
     lines.extend(["#", "### EXTRA CONFIG ###", extra, ""]);
     lines.join("\n")
 }
 
-/// Whether sshd_config sets a keyword. Keywords are case-insensitive.
+/// Whether sshd_config sets a keyword for everybody, that is before the first `Match`. Keywords are case-insensitive.
 fn sets(config: &str, keyword: &str) -> bool {
-    let mut words = config
+    let words = config
         .lines()
         .filter_map(|line| line.split([' ', '\t', '=']).find(|word| !word.is_empty()));
+    let mut words = words.take_while(|word| !word.eq_ignore_ascii_case("Match"));
     words.any(|word| word.eq_ignore_ascii_case(keyword))
 }
 
@@ -81,8 +93,20 @@ mod tests {
     #[test]
     fn sshd_listens_on_the_containers_port() {
         assert!(!render_sshd_config(&with(""), 22).contains("Port"));
-        assert!(render_sshd_config(&with(""), 2222).contains("\nPort 2222\n#"));
+        assert!(render_sshd_config(&with(""), 2222).contains("\nPort 2222\n"));
         assert!(!render_sshd_config(&with("port=22"), 2222).contains("Port 2222"));
+    }
+
+    #[test]
+    fn passwords_are_refused_unless_the_user_allows_them() {
+        let refuses = |extra: &str| {
+            let config = render_sshd_config(&with(extra), 22);
+            BY_PASSWORD.map(|keyword| config.contains(&format!("\n{keyword} no\n")))
+        };
+        assert_eq!(refuses(""), [true, true]);
+        assert_eq!(refuses("passwordauthentication yes"), [false, true]);
+        assert_eq!(refuses("KbdInteractiveAuthentication=yes"), [true, false]);
+        assert_eq!(refuses("Match User alice\n  PasswordAuthentication yes"), [true, true]);
     }
 
     #[test]

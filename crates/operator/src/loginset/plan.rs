@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use slurm::revision::Digest;
 
 use super::{
-    build::{Ingredients, build_deployment, build_service, build_ssh_config, ssh_port},
+    build::{INITCONF, Ingredients, build_deployment, build_service, build_ssh_config, ssh_port},
     files::{check_sssd_conf, render_authorized_keys, render_sshd_config},
     host_keys::{KINDS, private_file, public_file},
     observe::Observed,
@@ -19,7 +19,10 @@ use crate::{
     finding::Finding,
     reason,
     secret::{entry, missing, missing_controller},
-    template::{container::image_to_run, service::plan_service},
+    template::{
+        container::{image_to_run, shell_image},
+        service::plan_service,
+    },
 };
 
 /// The remedy for a missing entry of a Secret.
@@ -88,13 +91,15 @@ fn plan_deployment(observed: &Observed, findings: &mut Vec<Finding>) -> Option<D
     let deployed = observed.deployment.as_ref();
     let running = deployed.and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
     let given = login_set.spec.login.as_ref();
+    let login_image = image_to_run(given, running, apps::LOGIN, &observed.images.login);
+    let initconf_image = shell_image(&observed.images.initconf, given, &login_image);
     let ingredients = Ingredients {
         controller,
         slurm_key,
         host_keys: host_keys?,
         cluster_domain: &observed.cluster_domain,
-        login_image: image_to_run(given, running, apps::LOGIN, &observed.images.login),
-        initconf_image: observed.images.initconf.clone(),
+        initconf_image: image_to_run(login_set.spec.initconf.as_ref(), running, INITCONF, initconf_image),
+        login_image,
     };
     build_deployment(login_set, &ingredients)
         .map_err(|error| {

@@ -44,6 +44,12 @@ pub(crate) fn image_to_run(
     image.unwrap_or(default).to_owned()
 }
 
+/// The image of a container that needs only a shell: the operator's flag, or else the image of the daemon beside it.
+pub(crate) fn shell_image<'a>(flag: &'a str, daemon: Option<&'a ContainerOverlay>, default: &'a str) -> &'a str {
+    let daemon = user_image(daemon).unwrap_or(default);
+    if flag.is_empty() { daemon } else { flag }
+}
+
 /// The pull policy of the operator's default image, as in the charts. For a user's image Kubernetes chooses: it pulls the tag
 /// `latest` at every start.
 pub(crate) fn default_pull_policy(overlay: Option<&ContainerOverlay>) -> Option<&'static str> {

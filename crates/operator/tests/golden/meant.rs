@@ -143,6 +143,31 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "users' ConfigMaps are not mounted: their files are part of the revision that is checked and pushed as one",
     ),
     (
+        "StatefulSet",
+        "spec template spec initContainers logfile image",
+        "the image of slurmctld: no image with the tag latest",
+    ),
+    (
+        "Pod",
+        "spec initContainers logfile image",
+        "the image of slurmd: no image with the tag latest",
+    ),
+    (
+        "Deployment slurm-login-*",
+        "spec template spec initContainers initconf image",
+        "the image of login: no image with the tag latest",
+    ),
+    (
+        "*",
+        "spec logfile image",
+        "the chart leaves it out: no image with the tag latest",
+    ),
+    (
+        "LoginSet",
+        "spec initconf image",
+        "the chart leaves it out: no image with the tag latest",
+    ),
+    (
         "ConfigMap",
         "data slurm.conf",
         "an external Accounting's externalConfig is honoured; upstream names a Service that nobody makes. A standby takes over after ten seconds",
@@ -308,7 +333,7 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
     (
         "ConfigMap slurm-login-*",
         "data sshd_config",
-        "the line at which sshd waits for sackd",
+        "the line at which sshd waits for sackd, and the lines that refuse passwords",
     ),
     (
         "Deployment slurm-login-*",

@@ -99,7 +99,8 @@ pub async fn run(
         match options.metrics_address {
             Some(address) => {
                 let routes = serve::metrics_routes(move || metrics.render());
-                serve::serve_guarded(&host, address, options.metrics_secure, clients.calls, routes).await
+                let audiences = options.metrics_secure.then(serve::Audiences::default);
+                serve::serve_guarded(&host, address, audiences, clients.calls, routes).await
             }
             None => std::future::pending().await,
         }

@@ -53,7 +53,14 @@ fn api_server() -> Client {
         let token = review["spec"]["token"].clone();
         if review["kind"] == "TokenReview" {
             let known = token == "reader" || token == "stranger";
-            review["status"] = json!({"authenticated": known, "user": {"username": token}});
+            let audiences = &review["spec"]["audiences"];
+            // `reader` has a token for metrics. The authenticator of `stranger` knows no audiences.
+            let audiences = if token == "reader" {
+                audiences.clone()
+            } else {
+                json!([])
+            };
+            review["status"] = json!({"authenticated": known, "user": {"username": token}, "audiences": audiences});
         } else {
             let spec = &review["spec"];
             let path = &spec["nonResourceAttributes"]["path"];
@@ -83,8 +90,26 @@ async fn only_authorized_callers_are_served() {
             request = request.header(AUTHORIZATION, header);
         }
         let request = request.body(Body::empty()).unwrap();
-        let answer = guarded(routes, api_server()).oneshot(request).await.unwrap();
+        let answer = guarded(routes, api_server(), Audiences::default())
+            .oneshot(request)
+            .await
+            .unwrap();
         assert_eq!(answer.status(), expected, "{header:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_for_another_audience_is_refused() {
+    let metrics = Audiences(vec!["slurm-operator-metrics".to_owned()]);
+    for (token, expected) in [("reader", StatusCode::OK), ("stranger", StatusCode::UNAUTHORIZED)] {
+        let routes = Router::new().route("/metrics", get(async || "numbers"));
+        let request = http::Request::get("/metrics").header(AUTHORIZATION, format!("Bearer {token}"));
+        let request = request.body(Body::empty()).unwrap();
+        let answer = guarded(routes, api_server(), metrics.clone())
+            .oneshot(request)
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), expected, "{token}");
     }
 }
 

@@ -229,7 +229,12 @@ fn change_files_under_a_session(namespace: &Namespace) {
     let lines = || -> Result<usize> { Ok(client(namespace, "wc -l </tmp/session")?.trim().parse()?) };
     eventually("the session runs", SOON, || expect(lines()? > 0, "no line")).unwrap();
 
-    change_spec(namespace, LOGIN_SET, &json!({ "extraSshdConfig": "AcceptEnv TEA" })).unwrap();
+    change_spec(
+        namespace,
+        LOGIN_SET,
+        &json!({ "extraSshdConfig": "AcceptEnv TEA\nPasswordAuthentication yes" }),
+    )
+    .unwrap();
     eventually("sshd has its new configuration", SOON, || {
         let asked = "ssh -o BatchMode=yes -o SetEnv=TEA=mint root@slurm-login-slinky 'echo $TEA'";
         let said = client(namespace, asked)?;

@@ -19,7 +19,7 @@ use crate::{
     overlay::lay_over,
     template::{
         self, LOGFILE_SCRIPT,
-        container::{container, default_pull_policy, image_to_run},
+        container::{container, default_pull_policy, image_to_run, shell_image},
         fields, set,
     },
 };
@@ -202,10 +202,12 @@ fn places(parent: &Parent) -> Vec<Value> {
 pub(super) fn images_to_run(parent: &Parent, running: Option<&PodSpec>, defaults: &Images) -> Images {
     let spec = &parent.controller.spec;
     let (slurmctld, logfile) = (spec.slurmctld.as_ref(), spec.logfile.as_ref());
+    let slurmctld_image = image_to_run(slurmctld, running, name::SLURMCTLD, &defaults.slurmctld);
+    let logfile_image = shell_image(&defaults.logfile, slurmctld, &slurmctld_image);
     Images {
         operator: image_to_run(None, running, name::INSTALL, &defaults.operator),
-        slurmctld: image_to_run(slurmctld, running, name::SLURMCTLD, &defaults.slurmctld),
-        logfile: image_to_run(logfile, running, name::LOGFILE, &defaults.logfile),
+        logfile: image_to_run(logfile, running, name::LOGFILE, logfile_image),
+        slurmctld: slurmctld_image,
         ..defaults.clone()
     }
 }

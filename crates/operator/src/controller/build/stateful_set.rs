@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cluster::deliver::JwtKey,
-    defaults::Images,
+    defaults::{FORMER_LOGFILE_IMAGE, Images},
     layout::{
         AGENT_VOLUME, AUTH_SOCKET_VOLUME, BUNDLE_VOLUME, CANDIDATE_VOLUME, ETC_VOLUME, KEYS_MODE, KEYS_VOLUME,
         LIVE_VOLUME, LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME,
@@ -182,6 +182,15 @@ fn build_claims(parent: &Parent) -> Option<Value> {
     }]))
 }
 
+/// The container `logfile` as the charts had it before they left its image out: leaving it out restarts no slurmctld.
+fn logfile_reasons(spec: &api::ControllerSpec) -> Option<Value> {
+    let mut given = serde_json::to_value(spec.logfile.as_ref()?).ok()?;
+    if let Some(given) = given.as_object_mut().filter(|given| !given.is_empty()) {
+        given.entry("image").or_insert_with(|| FORMER_LOGFILE_IMAGE.into());
+    }
+    Some(given)
+}
+
 /// Digest of everything a user can change that requires another pod, without the operator's own changes.
 fn digest_reasons(parent: &Parent, pod_marks: Marks) -> String {
     let spec = &parent.controller.spec;
@@ -192,7 +201,7 @@ fn digest_reasons(parent: &Parent, pod_marks: Marks) -> String {
         "existingClaim": spec.existing_claim(),
         "keys": [spec.slurm_key_ref, spec.effective_jwt_key_ref()],
         "labels": labels,
-        "logfile": spec.logfile,
+        "logfile": logfile_reasons(spec),
         "persistent": spec.is_persistent(),
         "reconfigure": spec.reconfigure,
         "slurmctld": spec.slurmctld,

@@ -19,7 +19,7 @@ use crate::{
     runtime::Quantity,
     template::{
         LOGFILE_SCRIPT,
-        container::{container, default_pull_policy},
+        container::{container, default_pull_policy, shell_image},
         fields,
         metadata::{Marks, Words, component_labels, owner},
         pod::PodTemplate,
@@ -268,9 +268,10 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
 }
 
 fn logfile(observed: &Observed) -> Value {
+    let images = &observed.environment.images;
     json!({
         "name": "logfile",
-        "image": observed.environment.images.logfile,
+        "image": shell_image(&images.logfile, observed.nodeset.spec.slurmd.as_ref(), &images.slurmd),
         "imagePullPolicy": default_pull_policy(observed.nodeset.spec.logfile.as_ref()),
         "command": ["sh", "-c", LOGFILE_SCRIPT],
         "env": [{ "name": "SOCKET", "value": format!("{}/slurmd.log", wellknown::LOG_DIR) }],

@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    defaults::Images,
+    defaults::{FORMER_LOGFILE_IMAGE, Images},
     nodeset::observe::Observed,
     overlay::is_empty,
     template::{
@@ -158,7 +158,8 @@ fn without_defaults(mut data: Value, images: &Images) -> Value {
     });
     change("/spec/logfile", &|logfile| {
         let has = |field: &str, default: &str| logfile.get(field).is_some_and(|value| value == default);
-        if has("image", &images.logfile) && has("imagePullPolicy", IF_NOT_PRESENT) {
+        let is_default = has("image", &images.logfile) || has("image", FORMER_LOGFILE_IMAGE);
+        if is_default && has("imagePullPolicy", IF_NOT_PRESENT) {
             logfile.retain(|field, _| field != "image" && field != "imagePullPolicy");
         }
     });
@@ -362,7 +363,7 @@ mod tests {
                 "image": "ghcr.io/slinkyproject/slurmd:25.05-rockylinux9", "imagePullPolicy": "IfNotPresent",
                 "args": [], "env": [], "resources": {}, "volumeMounts": [],
             },
-            "logfile": { "image": images.logfile, "imagePullPolicy": "IfNotPresent", "resources": {} },
+            "logfile": { "image": FORMER_LOGFILE_IMAGE, "imagePullPolicy": "IfNotPresent", "resources": {} },
             "template": {
                 "metadata": { "labels": { "app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/part-of": "slurm", "helm.sh/chart": "slurm-1" } },
                 "spec": { "nodeSelector": { "kubernetes.io/os": "linux" }, "affinity": {}, "tolerations": [] },
