@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{
     metadata::{Marks, Words, component_labels, owner, selector_labels},
     pod::PodTemplate,
+    restricted::restrict,
     service::{PortClash, Service},
     set,
 };
@@ -89,6 +90,9 @@ impl<K: Resource<DynamicType = ()>> Component<'_, K> {
         mut spec: Map<String, Value>,
     ) -> Result<W, serde_json::Error> {
         let given = pods.given.and_then(|given| given.metadata.as_ref());
+        let containers = pods.init_containers.iter().chain([&pods.container]);
+        let names = containers.filter_map(|container| Some(container.get("name")?.as_str()?.to_owned()));
+        let names: Vec<String> = names.collect();
         let template = PodTemplate {
             meta: ObjectMeta {
                 name: Some(name.clone()),
@@ -100,7 +104,10 @@ impl<K: Resource<DynamicType = ()>> Component<'_, K> {
             containers: vec![pods.container],
         };
         let selector = selector_labels(self.app, &self.object.name_any());
-        let template = template.with(pods.given.and_then(|given| given.spec.as_ref()));
+        let mut template = template.with(pods.given.and_then(|given| given.spec.as_ref()));
+        if let Some(spec) = template.get_mut("spec") {
+            restrict(spec, &names);
+        }
         set(&mut spec, "revisionHistoryLimit", 0);
         set(&mut spec, "selector", json!({ "matchLabels": selector }));
         set(&mut spec, "template", template);

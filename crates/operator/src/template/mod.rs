@@ -7,6 +7,7 @@ pub(crate) mod component;
 pub(crate) mod container;
 pub(crate) mod metadata;
 pub(crate) mod pod;
+pub(crate) mod restricted;
 pub(crate) mod service;
 pub(crate) mod tidy;
 

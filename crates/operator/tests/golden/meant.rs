@@ -143,6 +143,26 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "users' ConfigMaps are not mounted: their files are part of the revision that is checked and pushed as one",
     ),
     (
+        "*",
+        "spec template spec securityContext seccompProfile",
+        "Pod Security Standard restricted",
+    ),
+    (
+        "*",
+        "spec template spec ** securityContext capabilities",
+        "Pod Security Standard restricted",
+    ),
+    (
+        "*",
+        "spec template spec ** securityContext allowPrivilegeEscalation",
+        "Pod Security Standard restricted",
+    ),
+    (
+        "StatefulSet",
+        "spec template spec initContainers logfile securityContext",
+        "Pod Security Standard restricted",
+    ),
+    (
         "StatefulSet",
         "spec template spec initContainers logfile image",
         "the image of slurmctld: no image with the tag latest",

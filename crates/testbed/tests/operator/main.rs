@@ -41,6 +41,7 @@ mod modes;
 mod partitions;
 mod partitions_live;
 mod pinning_and_claims;
+mod pod_security;
 mod replay;
 mod restarts;
 mod rpc;

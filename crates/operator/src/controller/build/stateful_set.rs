@@ -32,7 +32,7 @@ pub(crate) const REASONS_ANNOTATION: &str = "slinky.slurm.net/restart-reasons";
 pub(crate) const TEMPLATE_ANNOTATION: &str = "slinky.slurm.net/template-version";
 /// Incremented with every change of the operator (not of a user) to the pod template. A pod with an older template is
 /// kept until there is another reason to restart it: an upgrade of the operator restarts no slurmctld.
-const TEMPLATE_VERSION: &str = "5";
+const TEMPLATE_VERSION: &str = "6";
 
 /// The claim of the charts for slurmctld's state, and the default of a Controller without storage settings.
 const DEFAULT_ACCESS_MODE: &str = "ReadWriteOnce";

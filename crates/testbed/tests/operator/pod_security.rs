@@ -1,0 +1,94 @@
+//! Pods with as few privileges as their daemons need.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use testbed::command::output_with_input;
+use testbed::harness::{Namespace, cluster, eventually, expect};
+
+use crate::accounting::set_password;
+use crate::common::clusters::{install_chart, operator_namespace};
+use crate::common::operator::helm;
+use crate::common::slurm::SOON;
+
+/// Every daemon but slurmd. Nothing has to run: the templates are enough.
+const EVERYTHING: &str = "
+accounting: {enabled: true}
+loginsets: {slinky: {}}
+";
+
+fn objects(namespace: &Namespace, kinds: &str) -> Result<Vec<Value>> {
+    let listed: Value = serde_json::from_str(&namespace.ask(&["get", kinds, "-o", "json"])?)?;
+    Ok(listed["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// Asks the API server whether it accepts a pod of this workload in the namespace.
+fn try_pod(namespace: &Namespace, workload: &Value) -> Result<()> {
+    let mut pod = workload["spec"]["template"].clone();
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
+    let labels = pod["metadata"]["labels"].clone();
+    pod["metadata"] = json!({ "name": "tried", "labels": labels });
+    // The accounts are in other namespaces.
+    if let Some(spec) = pod["spec"].as_object_mut() {
+        spec.remove("serviceAccount");
+        spec.remove("serviceAccountName");
+        spec.remove("priorityClassName");
+        spec.remove("nodeName");
+    }
+    let mut create = namespace.kubectl(&["create", "--dry-run=server", "-f", "-"]);
+    output_with_input(&mut create, &pod.to_string()).map(drop)
+}
+
+fn enforcing(level: &str) -> Namespace {
+    let namespace = Namespace::create(cluster(), &format!("{level}-pods")).unwrap();
+    let label = format!("pod-security.kubernetes.io/enforce={level}");
+    namespace
+        .cluster
+        .ask(&["label", "namespace", &namespace.name, &label])
+        .unwrap();
+    namespace
+}
+
+/// The Job that runs before the operator is uninstalled.
+fn release_job() -> Value {
+    let chart = testbed::paths::repository().join("charts/slurm-operator");
+    let mut template = helm(cluster());
+    template.args(["template", "slurm-operator"]).arg(chart);
+    let shown = template
+        .args(["--show-only", "templates/release.yaml"])
+        .output()
+        .unwrap();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(shown.stdout).unwrap()).unwrap();
+    documents.into_iter().find(|object| object["kind"] == "Job").unwrap()
+}
+
+#[test]
+fn pods_of_all_daemons_but_slurmd_and_sshd_are_restricted() {
+    let namespace = operator_namespace(cluster(), "restricted-source");
+    set_password(&namespace, "any");
+    install_chart(&namespace, EVERYTHING).unwrap();
+    let mut workloads = eventually("every daemon has its workload", SOON, || {
+        let found = objects(&namespace, "statefulsets,deployments")?;
+        expect(found.len() == 4, found.len())?;
+        Ok(found)
+    })
+    .unwrap();
+    let operator = ["get", "deployments", "--namespace=slinky", "-o", "json"];
+    let operator: Value = serde_json::from_str(&cluster().ask(&operator).unwrap()).unwrap();
+    workloads.extend(operator["items"].as_array().unwrap().iter().cloned());
+    workloads.push(release_job());
+
+    let (restricted, baseline) = (enforcing("restricted"), enforcing("baseline"));
+    let mut refused = Vec::new();
+    for workload in &workloads {
+        let name = format!("{} {}", workload["kind"], workload["metadata"]["name"]);
+        if let Err(error) = try_pod(&restricted, workload) {
+            refused.push(name.clone());
+            // sshd has to be root to become the user who logs in.
+            let is_login = workload["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] == "login";
+            assert!(is_login, "{name}: {error:#}");
+        }
+        try_pod(&baseline, workload).unwrap();
+    }
+    assert_eq!(refused.len(), 1, "{refused:?}");
+}
