@@ -5,10 +5,12 @@ use serde_json::{Value, json};
 use testbed::command::output_with_input;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
-use crate::accounting::set_password;
-use crate::common::clusters::{install_chart, operator_namespace};
+use crate::accounting::{MARIADB, set_password};
+use crate::common::clusters::{install_as_written, install_chart, operator_namespace};
 use crate::common::operator::helm;
-use crate::common::slurm::SOON;
+use crate::common::slurm::{SOON, slurm, start_job, wait_idle};
+
+const UNPRIVILEGED: &str = include_str!("../../../../examples/unprivileged/values.yaml");
 
 /// Every daemon but slurmd. Nothing has to run: the templates are enough.
 const EVERYTHING: &str = "
@@ -91,4 +93,71 @@ fn pods_of_all_daemons_but_slurmd_and_sshd_are_restricted() {
         try_pod(&baseline, workload).unwrap();
     }
     assert_eq!(refused.len(), 1, "{refused:?}");
+}
+
+#[test]
+fn workers_without_privileges_run_jobs() {
+    let namespace = operator_namespace(cluster(), "unprivileged");
+    set_password(&namespace, "unprivileged");
+    namespace.apply(MARIADB).unwrap();
+    install_as_written(&namespace, UNPRIVILEGED).unwrap();
+    wait_idle(&namespace, 2).unwrap();
+
+    let worker = "slurm-worker-slinky-0";
+    // SYS_ADMIN is bit 21.
+    let held = namespace
+        .inside(worker, "slurmd", "grep CapEff /proc/1/status")
+        .unwrap();
+    let held = u64::from_str_radix(held.rsplit('\t').next().unwrap().trim(), 16).unwrap();
+    assert_eq!(held & (1 << 21), 0, "{held:x}");
+
+    let pod: Value = serde_json::from_str(&namespace.ask(&["get", "pod", worker, "-o", "json"]).unwrap()).unwrap();
+    try_pod(&enforcing("baseline"), &json!({ "spec": { "template": pod } })).unwrap();
+
+    // On two nodes, as a user who is not root.
+    let hosts = slurm(&namespace, "srun -p all -N 2 --chdir=/tmp hostname | sort").unwrap();
+    assert_eq!(hosts, "slinky-0\nslinky-1\n");
+    let who = slurm(&namespace, "srun -p all --chdir=/tmp id -un").unwrap();
+    assert_eq!(who.trim(), "slurm");
+
+    // A script that catches a signal of scancel, as a job's user would see it.
+    let script = r#"trap "echo caught >/tmp/caught; exit 0" USR1; while :; do sleep 1; done"#;
+    let job = start_job(&namespace, "-p all -w slinky-0", script).unwrap();
+    eventually("the script catches the signal", SOON, || {
+        slurm(&namespace, &format!("scancel --signal=USR1 --batch {job}; true"))?;
+        let caught = namespace.inside(worker, "slurmd", "cat /tmp/caught")?;
+        expect(caught.trim() == "caught", caught)
+    })
+    .unwrap();
+
+    // scancel ends what a job started in the background, too, unless its parent has ended (docs/security.md).
+    let script = "sleep 7777 & sleep 7777";
+    let job = start_job(&namespace, "-p all -w slinky-0", script).unwrap();
+    eventually("the job's processes run", SOON, || {
+        let found = namespace.inside(worker, "slurmd", "pgrep -fc '^sleep 7777'")?;
+        expect(found.trim() == "2", found)
+    })
+    .unwrap();
+    slurm(&namespace, &format!("scancel {job}")).unwrap();
+    eventually("none of them is left", SOON, || {
+        let found = namespace.inside(worker, "slurmd", "pgrep -fc '^sleep 7777' || true")?;
+        expect(found.trim() == "0", found)
+    })
+    .unwrap();
+
+    let ask = format!("sacct --noheader --parsable2 --allocations --jobs={job} --format=State,NodeList");
+    eventually("accounting has the job", SOON, || {
+        let said = slurm(&namespace, &ask)?;
+        expect(
+            said.starts_with("CANCELLED") && said.trim().ends_with("|slinky-0"),
+            said,
+        )
+    })
+    .unwrap();
+    let ask = "sacct --noheader --parsable2 --allusers --name=hostname --format=JobID,State";
+    eventually("accounting has the step", SOON, || {
+        let said = slurm(&namespace, ask)?;
+        expect(said.contains("COMPLETED"), said)
+    })
+    .unwrap();
 }
