@@ -17,6 +17,7 @@ mod kills_during_changes;
 mod kills_during_partition_changes;
 mod kills_during_removals;
 mod metrics;
+mod namespaced;
 mod nodes;
 mod nodes_lost;
 mod older_definitions;
