@@ -74,9 +74,11 @@ test-charts: build ## Helm's own checks, our unit tests of the charts, our defin
 
 test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some of them
 	@trap '$(TESTBED) down-tests' EXIT; \
+	$(TESTBED) rights --forget; \
 	hack/suite e2e $(E2E_THREADS) $(T); \
 	hack/suite operator $(OPERATOR_THREADS) $(T); \
-	hack/suite alone $(ALONE_THREADS) $(T)
+	hack/suite alone $(ALONE_THREADS) $(T); \
+	[ -n "$(T)" ] || $(TESTBED) rights
 
 # As in hack/suite, a failure is repeated once and listed.
 test-chaos: ## A sample of `make chaos`: one minute of faults

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::kubernetes::Binaries;
 use crate::network::{API_PORT, CONTROL_PLANE, SERVICES};
 use crate::paths::{self, Layout};
+use crate::rights;
 
 /// A program with its arguments. They are the same at every start, so that a fault can stop it and start it again.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ pub fn components(layout: &Layout, binaries: &Binaries) -> Result<Vec<Component>
     };
     Ok(vec![
         part(ETCD, etcd(layout)),
-        part(API_SERVER, api_server(&layout.pki())),
+        part(API_SERVER, api_server(layout)?),
         part("kube-controller-manager", controller_manager(&layout.pki())),
         part("kube-scheduler", scheduler(&layout.pki())),
         part("coredns", coredns(layout)?),
@@ -50,9 +51,12 @@ fn etcd(layout: &Layout) -> Vec<String> {
     ])
 }
 
-fn api_server(pki: &Path) -> Vec<String> {
+fn api_server(layout: &Layout) -> Result<Vec<String>> {
+    let audit_policy = layout.config(PLACE).join("audit-policy.json");
+    paths::write(&audit_policy, rights::policy().to_string())?;
+    let pki = layout.pki();
     let file = |name: &str| pki.join(name).display().to_string();
-    flags(&[
+    Ok(flags(&[
         ("etcd-servers", "http://127.0.0.1:2379".to_owned()),
         ("secure-port", API_PORT.to_string()),
         ("advertise-address", CONTROL_PLANE.to_owned()),
@@ -81,7 +85,12 @@ fn api_server(pki: &Path) -> Vec<String> {
         ("authorization-mode", "Node,RBAC".to_owned()),
         ("enable-admission-plugins", "NodeRestriction".to_owned()),
         ("allow-privileged", "true".to_owned()),
-    ])
+        ("audit-policy-file", audit_policy.display().to_string()),
+        ("audit-log-path", layout.audit_log().display().to_string()),
+        // A whole suite fits into a few such files.
+        ("audit-log-maxsize", "100".to_owned()),
+        ("audit-log-maxbackup", "5".to_owned()),
+    ]))
 }
 
 fn controller_manager(pki: &Path) -> Vec<String> {

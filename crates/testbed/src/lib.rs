@@ -2,8 +2,8 @@
 //!
 //! From the ground up: `ground` (is the machine fit), `kubernetes` and `image` (what is built once), `namespaces`, `init`,
 //! `network`, `cgroups` (what a node is made of), `control_plane` and `node` (what runs where), `cluster` (its life),
-//! `outside` (machines beside it), `faults` (how it is hurt), `inside` and `reading` (how it is looked into), `harness` (how tests
-//! use it).
+//! `outside` (machines beside it), `faults` (how it is hurt), `inside` and `reading` (how it is looked into), `rights` (what the
+//! operator was allowed and did), `harness` (how tests use it).
 
 use std::path::PathBuf;
 
@@ -34,6 +34,7 @@ pub mod paths;
 pub mod pki;
 pub mod process;
 mod reading;
+pub mod rights;
 pub mod steps;
 pub mod volumes;
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use testbed::cluster::{Cluster, Size};
 use testbed::paths::{self, Layout};
-use testbed::{faults, ground, images, init, kubernetes, steps, volumes};
+use testbed::{faults, ground, images, init, kubernetes, rights, steps, volumes};
 
 #[derive(Parser)]
 #[command(about = "A real Kubernetes with real Slurm images on this machine")]
@@ -57,6 +57,12 @@ enum Action {
     Tools,
     /// Remove the clusters of this checkout's tests and their state
     DownTests,
+    /// Compare the rights of the operator with its requests in the audit logs of the tests' clusters
+    Rights {
+        /// Remove the audit logs instead
+        #[arg(long)]
+        forget: bool,
+    },
     /// Print the slowest steps recorded in a file
     Slowest { timings: PathBuf },
     #[command(hide = true)]
@@ -140,6 +146,8 @@ fn run(Arguments { cluster, action }: Arguments) -> Result<()> {
         Action::DownTests => Layout::test_clusters()
             .iter()
             .try_for_each(|cluster| Cluster::down(cluster)),
+        Action::Rights { forget: true } => rights::forget(),
+        Action::Rights { forget: false } => rights::check(),
         Action::Slowest { timings } => slowest(&timings),
         Action::MachineInit { volumes, ready } => init::machine(&volumes, &ready),
         Action::NodeInit {

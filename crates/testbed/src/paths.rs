@@ -103,6 +103,11 @@ impl Layout {
         self.root.join("logs")
     }
 
+    /// The requests of the operator, beside the folder of the cluster: they outlive it.
+    pub fn audit_log(&self) -> PathBuf {
+        self.root.with_extension("audit.log")
+    }
+
     pub fn kubeconfig(&self) -> PathBuf {
         self.root.join("kubeconfig")
     }
