@@ -9,6 +9,7 @@ mod recorded;
 
 mod accounting;
 mod admission;
+mod admission_policy;
 mod adoption;
 mod api;
 mod bad_config;
