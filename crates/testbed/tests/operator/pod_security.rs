@@ -12,8 +12,9 @@ use crate::common::slurm::{SOON, slurm, start_job, wait_idle};
 
 const UNPRIVILEGED: &str = include_str!("../../../../examples/unprivileged/values.yaml");
 
-/// Every daemon but slurmd. Nothing has to run: the templates are enough.
+/// Every daemon but slurmd. Nothing has to run: the templates are enough. They lack the volumes that a StatefulSet claims.
 const EVERYTHING: &str = "
+controller: {persistence: {enabled: false}}
 accounting: {enabled: true}
 loginsets: {slinky: {}}
 ";
