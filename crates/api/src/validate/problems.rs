@@ -33,6 +33,8 @@ pub enum Reason {
 /// A fault of one field and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    /// The rule of the kind that the object violates, if it is one of its table.
+    pub rule: Option<&'static str>,
     /// Severity of the problem.
     pub severity: Severity,
     /// Class of the problem.
@@ -111,6 +113,15 @@ impl Problems {
         self.push(Severity::Warning, reason, field, fault, remedy);
     }
 
+    /// Adds the problems that `find` adds, as violations of a rule.
+    pub(super) fn of_rule(&mut self, rule: &'static str, find: impl FnOnce(&mut Self)) {
+        let known = self.0.len();
+        find(self);
+        for problem in self.0.iter_mut().skip(known) {
+            problem.rule = Some(rule);
+        }
+    }
+
     /// Turns errors that were there `before` into warnings.
     pub(super) fn forgiving(mut self, before: &Self) -> Self {
         for problem in &mut self.0 {
@@ -131,6 +142,7 @@ impl Problems {
     ) {
         let (field, fault, remedy) = (field.into(), fault.into(), remedy.into());
         self.0.push(Problem {
+            rule: None,
             severity,
             reason,
             field,

@@ -74,7 +74,7 @@ impl<K> Rule<K> {
         match self.check {
             Check::Fault(reason, fault) => self.report(problems, Severity::Error, reason, fault(object)),
             Check::Warning(reason, fault) => self.report(problems, Severity::Warning, reason, fault(object)),
-            Check::Problems(find) => find(object, problems),
+            Check::Problems(find) => problems.of_rule(self.id, |problems| find(object, problems)),
             Check::New(..) | Check::Unchanged(_) => {}
         }
     }
@@ -98,7 +98,9 @@ impl<K> Rule<K> {
 
     fn report(&self, problems: &mut Problems, severity: Severity, reason: Reason, fault: Option<String>) {
         if let Some(fault) = fault {
-            problems.push(severity, reason, self.field, fault, self.remedy);
+            problems.of_rule(self.id, |problems| {
+                problems.push(severity, reason, self.field, fault, self.remedy);
+            });
         }
     }
 }
