@@ -76,3 +76,21 @@ fn objects_that_slurm_would_refuse_are_rejected_with_line_and_remedy() {
         "{said}"
     );
 }
+
+#[test]
+fn objects_that_a_controller_refers_to_are_read() {
+    let namespace = judged_namespace(cluster(), "referred");
+    wait_judged(&namespace);
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "state"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    namespace.apply(&claim.to_string()).unwrap();
+    let shared = "ha: {backups: 1}, persistence: {enabled: true, existingClaim: state}";
+    let said = rejected(&namespace, &format!("{CONTROLLER} {{{shared}}}}}"));
+    assert!(said.contains("ReadWriteMany"), "{said}");
+    // An Accounting may come later.
+    let mut dry = namespace.kubectl(&["create", "--dry-run=server", "-f", "-"]);
+    let late = format!("{CONTROLLER} {{accountingRef: {{name: records}}}}}}");
+    testbed::command::output_with_input(&mut dry, &late).unwrap();
+}
