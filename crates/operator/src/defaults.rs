@@ -1,4 +1,6 @@
-//! The values of fields that an object omits, as set by the operator's flags.
+//! The values of fields that an object omits, and the limits of others, as set by the operator's flags.
+
+use jiff::SignedDuration;
 
 /// The tag in the charts and in upstream's documentation.
 pub const SLURM_TAG: &str = "26.05-ubuntu26.04";
@@ -60,10 +62,69 @@ fn stock(name: &str) -> String {
     format!("{REGISTRY}/{name}:{SLURM_TAG}")
 }
 
-/// The values of all fields that an object may omit.
+/// The default of `--max-token-lifetime`.
+pub const MAX_TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(24);
+
+/// Users with all rights in Slurm: root and the `SlurmUser` of the operator's slurm.conf.
+const PRIVILEGED_USERS: [&str; 2] = ["root", "slurm"];
+
+/// Which tokens the objects of kind Token may ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenPolicy {
+    /// Users with privileges for whom tokens are issued.
+    pub privileged_users: Vec<String>,
+    pub max_lifetime: SignedDuration,
+}
+
+impl Default for TokenPolicy {
+    fn default() -> Self {
+        Self {
+            privileged_users: Vec::new(),
+            max_lifetime: MAX_TOKEN_LIFETIME,
+        }
+    }
+}
+
+impl TokenPolicy {
+    /// Whether tokens of this user are issued. Slurm takes a number for a UID, in every form that `strtol` reads.
+    pub fn allows(&self, user: &str) -> bool {
+        let is_number = user.trim().parse::<i128>().is_ok();
+        let is_privileged = is_number
+            || PRIVILEGED_USERS
+                .iter()
+                .any(|name| user.trim().eq_ignore_ascii_case(name));
+        !is_privileged || self.privileged_users.iter().any(|allowed| allowed == user)
+    }
+}
+
+/// What the operator's flags determine about objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defaults {
     pub images: Images,
+    pub tokens: TokenPolicy,
     /// Types of conditions of a Kubernetes node that explain why the workers on a cordoned node are drained.
     pub propagated_node_conditions: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_with_privileges_are_allowed_by_name_only() {
+        let policy = TokenPolicy::default();
+        for user in [
+            "root", "slurm", "ROOT", " slurm", "0", "401", "+0", "-0", " 1000", "000",
+        ] {
+            assert!(!policy.allows(user), "{user:?}");
+        }
+        for user in ["alice", "nobody", "slurmy", "user1", "1a"] {
+            assert!(policy.allows(user), "{user:?}");
+        }
+        let policy = TokenPolicy {
+            privileged_users: vec!["slurm".to_owned()],
+            ..policy
+        };
+        assert!(policy.allows("slurm") && !policy.allows("root") && !policy.allows("SLURM"));
+    }
 }

@@ -66,7 +66,7 @@ pub(crate) trait Kind: Written + Validate {
 pub(crate) struct Progress {
     pub(crate) ready: bool,
     pub(crate) message: String,
-    /// What is wrong with pods that are on their way and do not arrive.
+    /// What is wrong although no finding blocks the object, for example with pods that are on their way and do not arrive.
     pub(crate) trouble: Option<Finding>,
 }
 

@@ -37,7 +37,8 @@ reasons! {
     SECRET_MISSING = "SecretMissing", on "Ready, Degraded, event" => "Create it, or correct the reference.";
     /// A referenced ConfigMap, or its entry, does not exist.
     CONFIG_MAP_MISSING = "ConfigMapMissing", on "Ready, Degraded, event" => "Create it, or correct the reference.";
-    /// The referenced Controller does not exist, or an Accounting without keys of its own has none.
+    /// The referenced Controller does not exist, an Accounting without keys of its own has none, or the key of a Token is not that of a
+    /// Controller.
     CONTROLLER_MISSING = "ControllerMissing", on "Ready, Degraded, event" => "Create it, or correct the reference.";
     /// The referenced Controller exists and cannot be used: this version cannot decode it, or has not received it yet.
     CONTROLLER_UNREADABLE = "ControllerUnreadable", on "Ready, Degraded, event"
@@ -255,6 +256,12 @@ reasons! {
         => "Correct the annotation that the message names, or add the place to the Controller's topology.yaml.";
 
     "RestApi, LoginSet, Accounting and Token":
+    /// A Token is for a user with all rights in Slurm, for whom this operator issues none.
+    USER_NOT_ALLOWED = "UserNotAllowed", on "Ready, Degraded, event"
+        => "Name another user, or set the operator's flag `--privileged-token-users`: see [tokens.md](tokens.md).";
+    /// A Token asks for a longer lifetime than this operator allows. It gets tokens of the longest lifetime, which are renewed.
+    LIFETIME_CAPPED = "LifetimeCapped", on "Degraded"
+        => "Set a shorter `spec.lifetime`, or the operator's flag `--max-token-lifetime`: see [tokens.md](tokens.md).";
     /// RestApi: the Controller has no slurm.conf yet.
     CONFIG_MISSING = "ConfigMissing", on "Ready, Degraded, event" => "See the conditions of the Controller.";
     /// LoginSet: sssd cannot read sssd.conf.

@@ -6,7 +6,9 @@ use std::{
 };
 
 use anyhow::Context as _;
+use api::time::GoDuration;
 use host::Host;
+use jiff::SignedDuration;
 use tracing_subscriber::filter::Targets;
 
 /// The address that a server listens on, or none. (To clap, a flag whose type is written as an Option is an optional one.)
@@ -44,6 +46,13 @@ pub(super) fn parse_log_level(text: &str) -> anyhow::Result<Targets> {
     };
     let parsed = level.parse();
     parsed.with_context(|| format!("{text:?} is not a log level; write info, debug or a number"))
+}
+
+/// A positive duration in Go's format.
+pub(super) fn parse_lifetime(text: &str) -> anyhow::Result<SignedDuration> {
+    let length = GoDuration::from(text).length();
+    let positive = length.filter(|length| *length >= SignedDuration::from_secs(1));
+    positive.with_context(|| format!("{text:?} is not a duration of a second or more; write it like 24h or 1h30m"))
 }
 
 #[cfg(test)]

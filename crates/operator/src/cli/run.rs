@@ -2,17 +2,18 @@
 
 use anyhow::Context as _;
 use host::Host;
+use jiff::SignedDuration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::Targets;
 
 use super::{
     block_on,
-    flags::{Address, parse_address, parse_log_level},
+    flags::{Address, parse_address, parse_lifetime, parse_log_level},
 };
 use crate::{
     accounting::AccountingReconciler,
     controller::ControllerReconciler,
-    defaults::{Defaults, Images},
+    defaults::{Defaults, Images, TokenPolicy},
     loginset::LoginSetReconciler,
     nodeset::NodeSetReconciler,
     partition::PartitionReconciler,
@@ -68,6 +69,14 @@ pub struct Arguments {
     #[arg(long, env = "PROPAGATED_NODE_CONDITIONS", value_delimiter = ',')]
     pub propagated_node_conditions: Vec<String>,
 
+    /// Users with all rights in Slurm (root, slurm, or a UID) for whom Tokens may be created, separated by commas.
+    #[arg(long, env = "PRIVILEGED_TOKEN_USERS", value_delimiter = ',')]
+    pub privileged_token_users: Vec<String>,
+
+    /// The longest lifetime of a token: `24h`, `1h30m`. A Token with a longer one gets tokens of this lifetime.
+    #[arg(long, env = "MAX_TOKEN_LIFETIME", default_value = "24h", value_parser = parse_lifetime)]
+    pub max_token_lifetime: SignedDuration,
+
     /// Log level: a level, levels by module, or a number as in upstream's chart.
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_parser = parse_log_level)]
     pub log_level: Targets,
@@ -113,6 +122,10 @@ async fn operate(clients: Clients, arguments: Arguments) -> anyhow::Result<()> {
     let options = arguments.options(&host);
     let defaults = Defaults {
         propagated_node_conditions: listed(&arguments.propagated_node_conditions),
+        tokens: TokenPolicy {
+            privileged_users: listed(&arguments.privileged_token_users),
+            max_lifetime: arguments.max_token_lifetime,
+        },
         images: arguments.images.or_defaults(),
     };
     let stop = stop_signal()?;
@@ -210,6 +223,20 @@ mod tests {
                 .namespaces
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn tokens_live_a_day_at_most_unless_told_otherwise() {
+        let lifetime = |arguments: &[&str]| parse(arguments).max_token_lifetime;
+        assert_eq!(lifetime(&[]), SignedDuration::from_hours(24));
+        assert_eq!(lifetime(&["--max-token-lifetime", "90s"]).as_secs(), 90);
+        for wrong in ["a while", "0", "-1h", ""] {
+            let flag = format!("--max-token-lifetime={wrong}");
+            assert!(
+                Cli::try_parse_from(["slurm-operator", "run", &flag]).is_err(),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

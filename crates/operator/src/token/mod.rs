@@ -9,18 +9,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use api::{Condition, Token, TokenStatus, references::SecretKeyRef};
+use api::{Condition, Controller, Token, TokenStatus, references::SecretKeyRef};
 use host::Host;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::ResourceExt as _;
 use slurm::token::{Claims, SigningKey};
 
 use crate::{
-    finding::Finding,
+    defaults::TokenPolicy,
+    finding::{Blocks, Finding},
     kind::{Kind, KindReconciler, Progress, Report},
     reason,
-    references::References,
+    references::{References, select},
     runtime::{Applied, Caches, Context, Error, Writer},
     secret::{entry, missing},
     template::metadata::{Marks, owner},
@@ -40,7 +41,27 @@ pub(crate) struct Observed {
     key: Option<Arc<Secret>>,
     /// The Secret that holds the token.
     secret: Option<Arc<Secret>>,
+    /// The key is that of a Controller in the Token's namespace.
+    is_key_of_controller: bool,
+    policy: TokenPolicy,
     now: Timestamp,
+}
+
+impl Observed {
+    /// The lifetime of a new token.
+    fn lifetime(&self) -> SignedDuration {
+        self.token.spec.lifetime().min(self.policy.max_lifetime)
+    }
+
+    /// Whether the lifetime in the spec is above the operator's limit.
+    fn is_capped(&self) -> bool {
+        self.token.spec.lifetime() > self.policy.max_lifetime
+    }
+
+    /// Whether the token is renewed. With a shorter lifetime than its owner wanted, it would expire too early.
+    fn refreshes(&self) -> bool {
+        self.token.spec.refreshes() || self.is_capped()
+    }
 }
 
 /// The token to issue.
@@ -63,14 +84,21 @@ impl Kind for Token {
     type Status = TokenStatus;
 
     fn references() -> References<Self> {
-        References::new().names::<Secret>(|token: &Self, _| {
-            let key = token.spec.effective_jwt_key_ref().map(|key| key.name.clone());
-            key.into_iter().chain([token.secret_name()]).collect()
-        })
+        References::new()
+            .names::<Secret>(|token: &Self, _| {
+                let key = token.spec.effective_jwt_key_ref().map(|key| key.name.clone());
+                key.into_iter().chain([token.secret_name()]).collect()
+            })
+            // The key of a Token is that of a Controller.
+            .on::<Controller>(|delta, caches| {
+                let namespace = delta.key().map(|key| key.namespace).unwrap_or_default();
+                select(caches, &namespace, |_: &Self| true)
+            })
     }
 
     async fn observe(token: Arc<Self>, context: &Context) -> Observed {
-        observe(token, &context.caches, context.clock.now())
+        let policy = context.defaults.tokens.clone();
+        observe(token, &context.caches, policy, context.clock.now())
     }
 
     fn object(observed: &Observed) -> &Arc<Self> {
@@ -79,6 +107,10 @@ impl Kind for Token {
 
     fn plan(observed: &Observed, findings: &mut Vec<Finding>) -> Plan {
         let (token, now) = (observed.token.as_ref(), observed.now);
+        if let Some(finding) = check_user(observed) {
+            findings.push(finding);
+            return Plan::default();
+        }
         let (key, replace) = match (find_key(observed), find_replaced(observed)) {
             (Ok(key), Ok(replace)) => (key, replace),
             (key, replace) => {
@@ -91,7 +123,7 @@ impl Kind for Token {
         let (claims, issue) = match stored {
             Some(claims) if !needs_renewal(observed, &claims, seconds) => (claims, None),
             _ => {
-                let lifetime = Duration::try_from(token.spec.lifetime()).unwrap_or_default();
+                let lifetime = Duration::try_from(observed.lifetime()).unwrap_or_default();
                 let mut claims = Claims::new(token.spec.username(), SystemTime::from(now), lifetime);
                 claims.not_before = Some(claims.issued_at);
                 claims.issuer = Some("slurm-operator".to_owned());
@@ -101,7 +133,7 @@ impl Kind for Token {
         Plan {
             issue,
             replace,
-            renew_after: token.spec.refreshes().then(|| {
+            renew_after: observed.refreshes().then(|| {
                 let left = claims.renewal().saturating_sub(seconds);
                 Duration::from_secs(left).max(MIN_INTERVAL)
             }),
@@ -123,7 +155,7 @@ impl Kind for Token {
         applied
     }
 
-    fn progress(_: &Observed, plan: &Plan) -> Progress {
+    fn progress(observed: &Observed, plan: &Plan) -> Progress {
         let until = plan.claims.as_ref().and_then(|claims| timestamp(claims.expires_at));
         Progress {
             ready: plan.claims.is_some() && plan.replace.is_none(),
@@ -134,7 +166,17 @@ impl Kind for Token {
                 Some(until) => format!("the token is valid until {until} and is not renewed: spec.refresh is false"),
                 None => "the token is being issued".to_owned(),
             },
-            trouble: None,
+            trouble: observed.is_capped().then(|| {
+                let (wanted, limit) = (observed.token.spec.lifetime(), observed.policy.max_lifetime);
+                Finding::new(
+                    Blocks::Nothing,
+                    reason::LIFETIME_CAPPED,
+                    format!(
+                        "spec.lifetime is {wanted:#}, and this operator issues tokens for {limit:#} at most (--max-token-lifetime), which it \
+                         renews; programs have to read the Secret again; set a shorter lifetime"
+                    ),
+                )
+            }),
         }
     }
 
@@ -161,15 +203,35 @@ impl Kind for Token {
 }
 
 /// Reads what concerns this Token from the caches.
-fn observe(token: Arc<Token>, caches: &Caches, now: Timestamp) -> Observed {
+fn observe(token: Arc<Token>, caches: &Caches, policy: TokenPolicy, now: Timestamp) -> Observed {
     let namespace = token.namespace().unwrap_or_default();
     let key = token.spec.effective_jwt_key_ref();
+    let controllers = caches.controllers.list(&namespace);
+    let is_key = |of: SecretKeyRef| key.is_some_and(|key| key.name == of.name && key.key == of.key);
     Observed {
+        is_key_of_controller: controllers
+            .iter()
+            .any(|controller| controller.jwt_key().is_some_and(is_key)),
+        policy,
         key: key.and_then(|key| caches.secrets.get(&namespace, &key.name)),
         secret: caches.secrets.get(&namespace, &token.secret_name()),
         token,
         now,
     }
+}
+
+/// Whoever holds a token of a user with privileges can change everything in Slurm and run jobs as any user.
+fn check_user(observed: &Observed) -> Option<Finding> {
+    let user = observed.token.spec.username();
+    (!observed.policy.allows(user)).then(|| {
+        Finding::blocking(
+            reason::USER_NOT_ALLOWED,
+            format!(
+                "spec.username is {user:?}, a user with all rights in Slurm or a number, and this operator issues no tokens for it; name \
+                 another user, or start the operator with --privileged-token-users={user}"
+            ),
+        )
+    })
 }
 
 fn find_key(observed: &Observed) -> Result<SigningKey, Finding> {
@@ -185,6 +247,17 @@ fn find_key(observed: &Observed) -> Result<SigningKey, Finding> {
         missing("spec.jwtKeyRef names", &reference, observed.key.as_deref(), remedy)
     };
     let bytes = entry(observed.key.as_deref(), &reference.key).ok_or_else(missing)?;
+    // Otherwise the operator would sign with any entry of any Secret in the namespace.
+    if !observed.is_key_of_controller {
+        let SecretKeyRef { name, key, .. } = &reference;
+        return Err(Finding::blocking(
+            reason::CONTROLLER_MISSING,
+            format!(
+                "spec.jwtKeyRef names entry {key:?} of Secret {name:?}, which is not the JWT key of a Controller in this namespace; name the \
+                 one that the cluster's Controller uses, or create the Controller"
+            ),
+        ));
+    }
     SigningKey::new(bytes).map_err(|_| missing())
 }
 
@@ -218,10 +291,10 @@ fn stored(observed: &Observed, key: &SigningKey) -> Option<Claims> {
 
 /// Whether the stored token does not match the spec or has to be renewed. Without `spec.refresh` it may expire.
 fn needs_renewal(observed: &Observed, claims: &Claims, now: u64) -> bool {
-    let spec = &observed.token.spec;
     let lifetime = claims.lifetime().as_secs();
-    let wanted = u64::try_from(spec.lifetime().as_secs()).unwrap_or_default();
-    claims.user != spec.username() || (spec.refreshes() && (claims.is_stale(now) || lifetime != wanted))
+    let wanted = u64::try_from(observed.lifetime().as_secs()).unwrap_or_default();
+    let is_other = claims.user != observed.token.spec.username();
+    is_other || (observed.refreshes() && (claims.is_stale(now) || lifetime != wanted))
 }
 
 /// Signs a token and stores it.

@@ -11,6 +11,7 @@ use slurm::token::SigningKey;
 
 use super::{Observed, Plan, build_secret, observe};
 use crate::{
+    defaults::TokenPolicy,
     kind::{self, Kind as _},
     runtime::{Caches, Change, Delta, Key},
     testing::any_spec::any_spec,
@@ -39,9 +40,22 @@ fn keys(bytes: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "keys", "namespace": "hpc", "uid": "k" }, "data": data })
 }
 
-fn observed(objects: Vec<Value>, now: i64) -> Observed {
+/// A Controller with the key.
+fn controller() -> Value {
+    json!({
+        "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller", "metadata": { "name": "slurm", "namespace": "hpc", "uid": "c" },
+        "spec": { "jwtKeyRef": { "name": "keys", "key": "jwt.key" } },
+    })
+}
+
+fn observed(mut objects: Vec<Value>, now: i64) -> Observed {
+    objects.push(controller());
+    observed_under(objects, TokenPolicy::default(), now)
+}
+
+fn observed_under(objects: Vec<Value>, policy: TokenPolicy, now: i64) -> Observed {
     let caches = Caches::of(objects);
-    observe(caches.tokens.all().remove(0), &caches, at(now))
+    observe(caches.tokens.all().remove(0), &caches, policy, at(now))
 }
 
 fn planned(objects: Vec<Value>, now: i64) -> Plan {
@@ -57,15 +71,75 @@ fn kept(more: &Value, key: &str, now: i64) -> Value {
 }
 
 fn reason(objects: Vec<Value>) -> (ConditionStatus, String, String) {
-    let observed = observed(objects, 0);
-    let plan = kind::plan::<Token>(&observed);
-    let status = kind::status::<Token>(&observed, &plan, None, &[], at(0));
-    let ready = status
-        .conditions
-        .into_iter()
-        .find(|condition| condition.type_ == "Ready")
-        .unwrap();
-    (ready.status, ready.reason, ready.message)
+    condition("Ready", &observed(objects, 0))
+}
+
+fn condition(name: &str, observed: &Observed) -> (ConditionStatus, String, String) {
+    let plan = kind::plan::<Token>(observed);
+    let status = kind::status::<Token>(observed, &plan, None, &[], at(0));
+    let mut conditions = status.conditions.into_iter();
+    let found = conditions.find(|condition| condition.type_ == name).unwrap();
+    (found.status, found.reason, found.message)
+}
+
+#[test]
+fn a_token_of_a_user_with_privileges_is_issued_only_if_a_flag_allows_it() {
+    for user in ["root", "slurm", "0", "401"] {
+        let objects = || vec![token(&json!({ "username": user })), keys("key"), controller()];
+        let refused = observed_under(objects(), TokenPolicy::default(), 0);
+        assert!(kind::plan::<Token>(&refused).1.issue.is_none(), "{user}");
+        let (status, said, message) = condition("Ready", &refused);
+        assert_eq!((status, said.as_str()), (ConditionStatus::False, "UserNotAllowed"));
+        assert!(message.contains("--privileged-token-users"), "{message}");
+        let policy = TokenPolicy {
+            privileged_users: vec![user.to_owned()],
+            ..TokenPolicy::default()
+        };
+        let allowed = observed_under(objects(), policy, 0);
+        assert!(kind::plan::<Token>(&allowed).1.issue.is_some(), "{user}");
+    }
+}
+
+#[test]
+fn a_key_that_no_controller_uses_signs_nothing() {
+    let of = |controllers: Vec<Value>| {
+        let objects = [vec![token(&json!({})), keys("key")], controllers].concat();
+        observed_under(objects, TokenPolicy::default(), 0)
+    };
+    let mut other = controller();
+    other["spec"]["jwtKeyRef"]["key"] = json!("slurm.key");
+    let mut elsewhere = controller();
+    elsewhere["metadata"]["namespace"] = json!("other");
+    for controllers in [vec![], vec![other], vec![elsewhere]] {
+        let observed = of(controllers);
+        assert!(kind::plan::<Token>(&observed).1.issue.is_none());
+        assert_eq!(condition("Ready", &observed).1, "ControllerMissing");
+    }
+    assert!(kind::plan::<Token>(&of(vec![controller()])).1.issue.is_some());
+}
+
+#[test]
+fn a_lifetime_above_the_limit_is_capped_and_the_token_renewed() {
+    let policy = TokenPolicy {
+        max_lifetime: jiff::SignedDuration::from_secs(60),
+        ..TokenPolicy::default()
+    };
+    for refresh in [true, false] {
+        let spec = json!({ "lifetime": "100h", "refresh": refresh });
+        let objects = || vec![token(&spec), keys("key"), controller()];
+        let first = observed_under(objects(), policy.clone(), 0);
+        let plan = kind::plan::<Token>(&first).1;
+        assert_eq!(plan.claims.as_ref().unwrap().lifetime(), Duration::from_secs(60));
+        assert_eq!(plan.renew_after, Some(Duration::from_secs(48)));
+        let (status, said, message) = condition("Degraded", &first);
+        assert_eq!((status, said.as_str()), (ConditionStatus::True, "LifetimeCapped"));
+        assert!(message.contains("--max-token-lifetime"), "{message}");
+        assert_eq!(condition("Ready", &first).0, ConditionStatus::True);
+        // A longer one that was issued before there was a limit.
+        let long = kept(&json!({ "lifetime": "20h" }), "key", 0);
+        let before = observed_under([objects(), vec![long]].concat(), policy.clone(), 1);
+        assert!(kind::plan::<Token>(&before).1.issue.is_some(), "{refresh}");
+    }
 }
 
 #[test]
@@ -161,6 +235,16 @@ fn a_missing_key_is_named() {
         "{message}"
     );
     assert_eq!(reason(vec![token(&json!({})), keys("")]).1, "SecretMissing");
+}
+
+#[test]
+fn it_depends_on_the_controller_with_its_key() {
+    let caches = Caches::of(vec![token(&json!({})), controller()]);
+    let change = Change::from(Delta::appeared(caches.controllers.all().remove(0)));
+    assert_eq!(
+        Token::references().affected(&change, &caches),
+        [Key::new("hpc", "alice")]
+    );
 }
 
 #[test]

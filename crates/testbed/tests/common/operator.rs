@@ -20,7 +20,8 @@ pub fn install(cluster: &Cluster) {
     });
 }
 
-/// Installs the operator's charts with their default values, whatever their state is.
+/// Installs the operator's charts, whatever their state is. Of their values only one is not the default: tests use tokens of
+/// the user `slurm`.
 pub fn install_charts(cluster: &Cluster) -> Result<()> {
     for chart in ["slurm-operator-crds", "slurm-operator"] {
         let arguments = [
@@ -33,9 +34,11 @@ pub fn install_charts(cluster: &Cluster) -> Result<()> {
             "--create-namespace",
             chart,
         ];
+        let tokens = (chart == "slurm-operator").then_some("--set=privilegedTokenUsers={slurm}");
         output(
             helm(cluster)
                 .args(arguments)
+                .args(tokens)
                 .arg(paths::repository().join("charts").join(chart)),
         )?;
     }

@@ -53,6 +53,20 @@ spec:
     key: jwt.key
 ";
 
+/// A cluster elsewhere, with that key.
+const ELSEWHERE: &str = "
+apiVersion: slinky.slurm.net/v1beta1
+kind: Controller
+metadata:
+  name: elsewhere
+spec:
+  external: true
+  externalConfig: {host: elsewhere.invalid, port: 6817}
+  jwtKeyRef:
+    name: elsewhere
+    key: jwt.key
+";
+
 /// It is downloaded once, into the machine's cache.
 const GENERATOR: (&str, &str) = ("openapi-python-client", "0.29.1");
 
@@ -144,6 +158,10 @@ fn an_odd_user_and_another_key(namespace: &Namespace) {
         &["False", "Secret \"elsewhere\", which does not exist"],
     );
     set_key(namespace, "the first of two keys that are long enough");
+    // An entry of a Secret that is no cluster's key signs nothing.
+    let no_key = "is not the JWT key of a Controller in this namespace";
+    wait_said(namespace, "token/odd", "Ready", &["False", no_key]);
+    namespace.apply(ELSEWHERE).unwrap();
     wait_said(namespace, "token/odd", "Ready", &["True"]);
     let kept = || namespace.field("secret/odd", ".data.token");
     let first = kept().unwrap();
@@ -157,6 +175,39 @@ fn an_odd_user_and_another_key(namespace: &Namespace) {
         expect(now != first, now)
     })
     .unwrap();
+}
+
+/// A Token for root, and one for 68 years, as the review of the code's security found them.
+fn privileges_and_long_lives_are_limited(namespace: &Namespace) {
+    let token = |name: &str, user: &str, lifetime: &str| {
+        let token = json!({
+            "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Token", "metadata": { "name": name },
+            "spec": { "username": user, "lifetime": lifetime, "jwtKeyRef": { "name": "slurm-auth-jwt", "key": "jwt.key" } },
+        });
+        namespace.apply(&token.to_string()).unwrap();
+    };
+    token("mighty", "root", "1h");
+    wait_said(
+        namespace,
+        "token/mighty",
+        "Ready",
+        &["False", "--privileged-token-users"],
+    );
+    assert!(namespace.ask(&["get", "secret/mighty-jwt-root"]).is_err());
+    token("lasting", "nobody", "596523h");
+    wait_said(
+        namespace,
+        "token/lasting",
+        "Degraded",
+        &["True", "--max-token-lifetime"],
+    );
+    namespace.wait("condition=Ready", "token/lasting").unwrap();
+    let data = namespace.field("secret/lasting-jwt-nobody", ".data.SLURM_JWT").unwrap();
+    let signed = String::from_utf8(STANDARD.decode(data).unwrap()).unwrap();
+    let claims = URL_SAFE_NO_PAD.decode(signed.split('.').nth(1).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    let lifetime = claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap();
+    assert_eq!(lifetime, 24 * 60 * 60);
 }
 
 #[test]
@@ -186,6 +237,7 @@ fn a_token_is_accepted_renewed_and_deleted_with_its_object() {
     assert_ne!(asked_with(&namespace, &forged).unwrap(), "200");
 
     an_odd_user_and_another_key(&namespace);
+    privileges_and_long_lives_are_limited(&namespace);
     wait_idle(&namespace, 1).unwrap();
     a_generated_client_submits_a_job(&namespace);
 
