@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use host::{FileError, Host};
 use slurm::Revision;
+use slurm::agent::{BundleKey, SIGNATURE_FILE};
 use slurm::revision::{ControllerUid, DecodeError, Digest, check_jump};
 use thiserror::Error;
 use tracing::{info, warn};
@@ -13,6 +14,7 @@ use crate::config_dir::ConfigDir;
 use crate::store::{self, Store};
 
 const KEY_FILE: &str = "slurm.key";
+const JWT_KEY_FILE: &str = "jwt.key";
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -31,6 +33,12 @@ pub enum Error {
         found: ControllerUid,
         wanted: ControllerUid,
     },
+    #[error(
+        "the bundle {path} is not signed with this cluster's {JWT_KEY_FILE}; retrying until the operator signs it, which it does by \
+         itself unless its Controller says otherwise",
+        path = .path.display()
+    )]
+    UnsignedBundle { path: PathBuf },
     #[error("the Secret has another {KEY_FILE} than the cluster runs with; retrying until its former key is back")]
     OtherKey,
     #[error("there is no revision to start from: neither on the state volume nor in {path}", path = .path.display())]
@@ -54,7 +62,7 @@ pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
     host.files().create_directories(state_dir, 0o700)?;
     let store = Store::new(host, state_dir, controller_uid).of_pod(pod_name.as_deref());
     let stored = store.newest()?;
-    let bundle = match read_bundle(host, &options.bundle, controller_uid) {
+    let bundle = match read_bundle(host, &options.bundle, keys_dir, controller_uid) {
         // The state volume is at least as new as the bundle.
         Err(error) if stored.is_some() => {
             warn!(%error, "starting without the bundle");
@@ -80,11 +88,15 @@ pub fn run(host: &Host, options: &cli::Prepare) -> Result<(), Error> {
     Ok(())
 }
 
-fn read_bundle(host: &Host, path: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, Error> {
+fn read_bundle(host: &Host, path: &Path, keys_dir: &Path, wanted: &ControllerUid) -> Result<Option<Revision>, Error> {
     let bytes = match host.files().read(path) {
         Err(error) if error.is_not_found() => return Ok(None),
         other => other?,
     };
+    // Whoever can write the ConfigMap would otherwise choose the programs that slurmctld runs.
+    if !is_signed(host, path, keys_dir, &bytes)? {
+        return Err(Error::UnsignedBundle { path: path.to_owned() });
+    }
     let revision = Revision::from_bundle(&bytes).map_err(|source| Error::DecodeBundle {
         path: path.to_owned(),
         source,
@@ -97,6 +109,17 @@ fn read_bundle(host: &Host, path: &Path, wanted: &ControllerUid) -> Result<Optio
         });
     }
     Ok(Some(revision))
+}
+
+/// Whether the signature beside the bundle was made with the cluster's key.
+fn is_signed(host: &Host, path: &Path, keys_dir: &Path, bundle: &[u8]) -> Result<bool, Error> {
+    let signature = match host.files().read(&path.with_file_name(SIGNATURE_FILE)) {
+        Err(error) if error.is_not_found() => return Ok(false),
+        other => other?,
+    };
+    let key = host.files().read(&keys_dir.join(JWT_KEY_FILE))?;
+    let signed = BundleKey::derive(&key).ok().and_then(|key| key.read(&signature));
+    Ok(signed.is_some_and(|signed| signed.covers(bundle)))
 }
 
 fn newer(stored: Option<Revision>, bundle: Option<Revision>) -> Option<(Revision, &'static str)> {
@@ -133,12 +156,23 @@ mod tests {
         }
     }
 
+    const JWT_KEY: &[u8] = b"jwt";
+
+    /// Writes a bundle as the operator does.
+    fn write_bundle(options: &cli::Prepare, revision: &Revision) {
+        let bundle = revision.to_bundle().unwrap();
+        let signature = BundleKey::derive(JWT_KEY).unwrap().sign(&bundle, None);
+        fs::write(&options.bundle, bundle).unwrap();
+        fs::write(options.bundle.with_file_name(SIGNATURE_FILE), signature).unwrap();
+    }
+
     fn pod() -> (TempDir, cli::Prepare) {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         for name in ["etc", "keys", "state"] {
             fs::create_dir(path(name)).unwrap();
         }
+        fs::write(path("keys/jwt.key"), JWT_KEY).unwrap();
         let options = cli::Prepare {
             places: cli::Places {
                 config_dir: path("etc"),
@@ -162,7 +196,7 @@ mod tests {
     fn the_state_directory_is_created_for_its_owner_alone() {
         let (_directory, options) = pod();
         let state = &options.places.state_dir;
-        fs::write(&options.bundle, revision(1, "bundle").to_bundle().unwrap()).unwrap();
+        write_bundle(&options, &revision(1, "bundle"));
         fs::remove_dir(state).unwrap();
         run(&Host::real(), &options).unwrap();
         assert_eq!(fs::metadata(state).unwrap().permissions().mode() & 0o777, 0o700);
@@ -189,7 +223,7 @@ mod tests {
                 store.save(&revision(sequence, "stored")).unwrap();
             }
             if let Some(sequence) = bundle {
-                fs::write(&options.bundle, revision(sequence, "bundle").to_bundle().unwrap()).unwrap();
+                write_bundle(&options, &revision(sequence, "bundle"));
             }
             assert_eq!(started_with(&options), expected, "{stored:?} {bundle:?}");
         }
@@ -201,7 +235,7 @@ mod tests {
         options.places.pod_name = Some("slurm-controller-1".to_owned());
         let other = Store::new(&Host::real(), &options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-0"));
         other.save(&revision(9, "of the other")).unwrap();
-        fs::write(&options.bundle, revision(8, "accepted").to_bundle().unwrap()).unwrap();
+        write_bundle(&options, &revision(8, "accepted"));
         assert_eq!(started_with(&options), "accepted");
         let own = Store::new(&Host::real(), &options.places.state_dir, &uid("a")).of_pod(Some("slurm-controller-1"));
         own.save(&revision(9, "own")).unwrap();
@@ -218,7 +252,7 @@ mod tests {
         Store::new(&Host::real(), &options.places.state_dir, &uid("b"))
             .save(&foreign)
             .unwrap();
-        fs::write(&options.bundle, revision(1, "ours").to_bundle().unwrap()).unwrap();
+        write_bundle(&options, &revision(1, "ours"));
         assert_eq!(started_with(&options), "ours");
     }
 
@@ -228,9 +262,22 @@ mod tests {
             controller: uid("b"),
             ..revision(100, "foreign")
         };
-        for bundle in [b"garbage".to_vec(), foreign.to_bundle().unwrap()] {
+        type Bad<'a> = &'a dyn Fn(&cli::Prepare);
+        let garbage: Bad = &|options| fs::write(&options.bundle, "garbage").unwrap();
+        let foreign: Bad = &|options| write_bundle(options, &foreign);
+        let forged = revision(100, "forged").to_bundle().unwrap();
+        let unsigned: Bad = &|options| fs::write(&options.bundle, &forged).unwrap();
+        let changed: Bad = &|options| {
+            write_bundle(options, &revision(100, "ours"));
+            unsigned(options);
+        };
+        let of_another_key: Bad = &|options| {
+            write_bundle(options, &revision(100, "forged"));
+            fs::write(options.places.keys_dir.join(JWT_KEY_FILE), "other").unwrap();
+        };
+        for write in [garbage, foreign, unsigned, changed, of_another_key] {
             let (_directory, options) = pod();
-            fs::write(&options.bundle, bundle).unwrap();
+            write(&options);
             run(&Host::real(), &options).unwrap_err();
             let store = Store::new(&Host::real(), &options.places.state_dir, &uid("a"));
             store.save(&revision(1, "stored")).unwrap();
@@ -248,7 +295,7 @@ mod tests {
     #[test]
     fn a_pod_waits_while_its_key_is_not_that_of_the_cluster() {
         let (_directory, mut options) = pod();
-        fs::write(&options.bundle, revision(1, "one").to_bundle().unwrap()).unwrap();
+        write_bundle(&options, &revision(1, "one"));
         fs::write(options.places.keys_dir.join(KEY_FILE), "new").unwrap();
         options.key_digest = Some(Digest::of(b"former"));
         let error = run(&Host::real(), &options).unwrap_err();
@@ -260,9 +307,9 @@ mod tests {
     #[test]
     fn a_pod_with_a_new_sandbox_is_prepared_again() {
         let (_directory, options) = pod();
-        fs::write(&options.bundle, revision(1, "one").to_bundle().unwrap()).unwrap();
+        write_bundle(&options, &revision(1, "one"));
         started_with(&options);
-        fs::write(&options.bundle, revision(2, "two").to_bundle().unwrap()).unwrap();
+        write_bundle(&options, &revision(2, "two"));
         assert_eq!(started_with(&options), "two");
         let left = fs::read_dir(&options.places.config_dir).unwrap().count();
         assert_eq!(left, 3, "one directory, ..data and slurm.conf");

@@ -96,6 +96,9 @@ reasons! {
     AGENT_MISSING = "AgentMissing", on "Supervised=False, Degraded" => "Restart the pod once, as the message says.";
     /// The agent in slurmctld's pod is older than this operator, and lacks what the message names.
     AGENT_OUTDATED = "AgentOutdated", on "Degraded" => "Restart the pod once when convenient, as the message says.";
+    /// The bundle's ConfigMap is not signed with the cluster's JWT key, and is not used.
+    BUNDLE_UNTRUSTED = "BundleUntrusted", on "Degraded, event"
+        => "Check who changed it. The operator writes it again: see [reliability.md](reliability.md#the-bundle).";
     /// slurmctld's pod does not start slurmctld any more, because a later pod of its name has the state volume, as after a restore of etcd.
     POD_SUPERSEDED = "PodSuperseded", on "Degraded, event"
         => "Nothing to do if the message says that the pod is replaced. Otherwise end the later pod, or delete this one, as the message says.";

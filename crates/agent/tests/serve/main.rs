@@ -32,8 +32,9 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slurm::agent::{
-    Action, AgentKey, Candidate, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction, NodeCommand,
-    NodeName, Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, Status, UpdateChannel,
+    Action, AgentKey, BundleKey, Candidate, Client, DaemonState, Error, Fence, JobAction, JobCommand, NodeAction,
+    NodeCommand, NodeName, Options, Outcome, Phase, Pushed, Reason, Refusal, ReservationCommand, SIGNATURE_FILE,
+    Status, UpdateChannel,
 };
 use slurm::revision::{ControllerUid, File, FileName};
 use slurm::{AdminState, JobHandle, ReservationName, ReservationRequest, Revision};

@@ -64,7 +64,10 @@ impl Pod {
             fs::create_dir(directory.path().join(name)).unwrap();
         }
         fs::write(directory.path().join("keys/jwt.key"), KEY).unwrap();
-        fs::write(directory.path().join("bundle"), bundle.to_bundle().unwrap()).unwrap();
+        let bundle = bundle.to_bundle().unwrap();
+        let signature = BundleKey::derive(KEY).unwrap().sign(&bundle, None);
+        fs::write(directory.path().join("bundle"), bundle).unwrap();
+        fs::write(directory.path().join(SIGNATURE_FILE), signature).unwrap();
         let ip = own_address();
         let free = || TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap();
         let pod = Self {

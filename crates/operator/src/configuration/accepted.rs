@@ -3,17 +3,28 @@
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
-use slurm::{Revision, conf::Document, revision::Digest};
+use slurm::{
+    Revision,
+    agent::BundleKey,
+    conf::Document,
+    revision::{Digest, check_jump, next_sequence},
+};
 
 use super::{
     Inputs,
     content::Content,
-    render::{read_bundle, read_record, slurm_conf},
+    node_count::max_node_count,
+    render::{build_files, has_signature, read_bundle, read_record, read_signature, slurm_conf},
 };
-use crate::cluster::{
-    Snapshot,
-    deliver::{Files, LiveRevision},
-    pods,
+use crate::{
+    cluster::{
+        Snapshot,
+        deliver::{Files, JwtKey, LiveRevision, Report, State},
+        pods,
+    },
+    finding::{Blocks, Finding},
+    parent::Parent,
+    reason,
 };
 
 /// The accepted content.
@@ -78,17 +89,111 @@ pub(crate) struct Former {
     pub(crate) accepted: Option<Accepted>,
     /// No slurmctld ever ran, also not under another operator: its jobs could be lost.
     pub(crate) is_new: bool,
+    /// Whether the bundle's ConfigMap can be trusted.
+    pub(crate) standing: Standing,
+}
+
+/// Whether the bundle's ConfigMap can be trusted: everybody who can write ConfigMaps may have changed it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// There is none, or it is signed.
+    #[default]
+    Signed,
+    /// It has no valid signature, but slurmctld runs with its files, as the agent proves. An older operator wrote it, or the
+    /// JWT key was replaced.
+    Proven,
+    /// The key is not known. What was read is only reported, and nothing is written.
+    Unjudged,
+    /// It is ignored, or its record is. This is what it claims to be.
+    Untrusted(LiveRevision),
+}
+
+/// What the bundle's ConfigMap is taken for.
+#[derive(Default)]
+struct Judged<'a> {
+    revision: Option<Revision>,
+    record: Option<&'a String>,
+    standing: Standing,
+}
+
+impl<'a> Judged<'a> {
+    fn of(inputs: &'a Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey>) -> Self {
+        let uid = inputs.controller.metadata.uid.as_deref();
+        let is_own = |bundle: &Revision| Some(bundle.controller.as_str()) == uid;
+        let Some(config_map) = inputs.bundle.as_deref() else {
+            return Self::default();
+        };
+        let Some(revision) = read_bundle(config_map).filter(is_own) else {
+            return Self::default();
+        };
+        let record = read_record(config_map);
+        let Some(key) = jwt_key.and_then(|key| BundleKey::derive(&key.0).ok()) else {
+            return Self {
+                revision: Some(revision),
+                record,
+                standing: Standing::Unjudged,
+            };
+        };
+        let claimed = LiveRevision {
+            sequence: revision.sequence,
+            digest: revision.digest(),
+        };
+        let live = snapshot.report.live;
+        let is_plausible = next_sequence(claimed.sequence).is_ok()
+            && live.is_none_or(|live| check_jump(claimed.sequence, live.sequence).is_ok());
+        if let Some(signed) = read_signature(config_map, &key).filter(|_| is_plausible) {
+            let is_complete = record.is_none_or(|record| signed.covers_inputs(record.as_bytes()));
+            return Self {
+                revision: Some(revision),
+                record: record.filter(|_| is_complete),
+                standing: if is_complete {
+                    Standing::Signed
+                } else {
+                    Standing::Untrusted(claimed)
+                },
+            };
+        }
+        match live.filter(|live| live.digest == claimed.digest) {
+            Some(live) => Self::proven(inputs, revision, record, live),
+            None => Self {
+                standing: Standing::Untrusted(claimed),
+                ..Self::default()
+            },
+        }
+    }
+
+    /// The files are proven, and nothing else of the ConfigMap. The record is used if it leads to the same files.
+    fn proven(inputs: &Inputs, revision: Revision, record: Option<&'a String>, live: LiveRevision) -> Self {
+        let accepted = record.and_then(|record| Accepted::from_json(record, live.digest, &revision.files));
+        let accepted = accepted.filter(|accepted| {
+            let room = max_node_count(&inputs.node_sets, slurm_conf(&revision.files).as_ref());
+            let files = build_files(&Parent::new(&inputs.controller), &accepted.content, room).files;
+            files == revision.files
+        });
+        let states = accepted.as_ref().map(|accepted| &accepted.content.manual_states);
+        Self {
+            record: record.filter(|_| accepted.is_some()),
+            revision: Some(Revision {
+                sequence: live.sequence,
+                closed_by_hand: states.into_iter().flat_map(|states| states.keys().cloned()).collect(),
+                ..revision
+            }),
+            standing: Standing::Proven,
+        }
+    }
 }
 
 /// Stands in for unknown content.
 static NOTHING: LazyLock<Content> = LazyLock::new(Content::default);
 
 impl Former {
-    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot) -> Self {
-        let bundle = inputs.bundle.as_deref();
-        let uid = inputs.controller.metadata.uid.as_deref();
-        let is_own = |bundle: &Revision| Some(bundle.controller.as_str()) == uid;
-        let written = bundle.and_then(read_bundle).filter(is_own);
+    /// `jwt_key` signs the bundle.
+    pub(super) fn of(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey>) -> Self {
+        let Judged {
+            revision: written,
+            record: written_record,
+            standing,
+        } = Judged::of(inputs, snapshot, jwt_key);
         let sequence = written.as_ref().map_or(0, |revision| revision.sequence);
         let served = snapshot.served.as_ref().filter(|(live, _)| live.sequence > sequence);
         let (revision, record) = match served {
@@ -99,7 +204,7 @@ impl Former {
                 };
                 (Some(revision), Some(&sent.record))
             }
-            None => (written, bundle.and_then(read_record)),
+            None => (written, written_record),
         };
         let digest = revision.as_ref().map(Revision::digest);
         let files = revision.as_ref().map(|revision| &revision.files);
@@ -107,7 +212,8 @@ impl Former {
             .zip(files)
             .and_then(|(digest, files)| Accepted::from_json(record?, digest, files))
             .map(|accepted| Accepted {
-                served: accepted.served || served.is_some(),
+                // slurmctld runs with a revision that is proven.
+                served: accepted.served || served.is_some() || standing == Standing::Proven,
                 ..accepted
             });
         let has_started = inputs.pods.iter().any(|pod| pods::has_started(pod));
@@ -117,7 +223,30 @@ impl Former {
             is_new: revision.is_none() && inputs.config.is_none() && !has_started,
             revision,
             accepted,
+            standing,
         }
+    }
+
+    /// Reports a bundle that is not used. While the agent has not been asked yet, one without a signature may be that of an
+    /// older operator.
+    pub(super) fn distrust(&self, inputs: &Inputs, report: &Report) -> Option<Finding> {
+        let config_map = inputs.bundle.as_deref()?;
+        let asks_agent = report.state == State::Busy
+            && report.live.is_none()
+            && inputs.pods.iter().any(|pod| pods::agent_of(pod).is_some());
+        if !matches!(self.standing, Standing::Untrusted(_)) || asks_agent && !has_signature(config_map) {
+            return None;
+        }
+        let name = config_map.metadata.name.as_deref().unwrap_or_default();
+        Some(Finding::new(
+            Blocks::Nothing,
+            reason::BUNDLE_UNTRUSTED,
+            format!(
+                "ConfigMap {name:?} is not signed with the cluster's JWT key, or has an implausible sequence, and is not used: a person or \
+                 program changed it, or the key was replaced; the operator writes it again from the objects and from slurmctld's files \
+                 when slurmctld's agent responds or no slurmctld runs; check who can write ConfigMaps in this namespace"
+            ),
+        ))
     }
 
     /// The content of the accepted revision; empty if it is not known.

@@ -7,17 +7,19 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use slurm::{
     Revision,
+    agent::AgentKey,
     revision::{Digest, next_sequence},
 };
 
 use super::{
     Facts,
+    accepted::Standing,
     render::read_candidate,
     report::{rejected_before, says_applied},
 };
 use crate::{
     cluster::{
-        deliver::{Goal, JwtKey, LiveRevision, Rejection, Report, Sent, State, Wanted},
+        deliver::{Goal, LiveRevision, Rejection, Report, Sent, State, Wanted},
         pods::{self, Target, active_pod},
     },
     parent::Parent,
@@ -144,18 +146,16 @@ impl<'a> Deployment<'a> {
 
     /// Returns the delivery of the newest revision. `highest` is the highest sequence that Kubernetes has recorded.
     /// `waits_for_states`: the manual states of the live revision are not known yet.
-    pub(super) fn deliver(
-        &self,
-        newest: &Revision,
-        highest: u64,
-        waits_for_states: bool,
-        jwt_key: Option<&JwtKey>,
-    ) -> DeliveryChange {
-        let (Some(target), Some(jwt_key)) = (&self.target, jwt_key) else {
+    pub(super) fn deliver(&self, newest: &Revision, highest: u64, waits_for_states: bool) -> DeliveryChange {
+        let (Some(target), Some(jwt_key)) = (&self.target, self.facts.jwt_key) else {
             return DeliveryChange::Pause;
         };
         let inputs = self.facts.inputs;
-        let sent_before = inputs.candidate.as_deref().and_then(read_candidate).unwrap_or(0);
+        let key = AgentKey::derive(&jwt_key.0).ok();
+        let candidate = inputs.candidate.as_deref().zip(key);
+        let sent_before = candidate
+            .and_then(|(sent, key)| read_candidate(sent, &key))
+            .unwrap_or(0);
         DeliveryChange::Deliver(Box::new(Wanted {
             goal: if self.restarts_instead() {
                 Goal::Checked
@@ -248,6 +248,11 @@ impl<'a> Deployment<'a> {
                 _ => (Some(sequence), ConfigState::Applied { sequence, digest, pod }),
             };
         }
+        // The bundle of an older operator is proven once the agent has been polled.
+        let unproven = match self.facts.former.standing {
+            Standing::Untrusted(claimed) if claimed.digest == digest => Some(claimed.sequence),
+            _ => None,
+        };
         let known = [self.live(), accepted].into_iter().flatten();
         let highest = known.map(|revision| revision.sequence).max().unwrap_or(0);
         // No slurmctld has started, or the user requires a restart: written for the next pod. Once slurmctld has run, the next
@@ -296,8 +301,12 @@ impl<'a> Deployment<'a> {
                 ConfigState::Rejected { pod, rejection }
             }
             // A new leader has not polled yet; the status was written by the former one.
-            State::Busy if self.live().is_none() && recorded.is_some() && says_applied(self.facts.inputs, &digest) => {
-                let sequence = highest;
+            State::Busy
+                if self.live().is_none()
+                    && recorded.or(unproven).is_some()
+                    && says_applied(self.facts.inputs, &digest) =>
+            {
+                let sequence = highest.max(unproven.unwrap_or(0));
                 ConfigState::Applied { sequence, digest, pod }
             }
             _ => ConfigState::Pushing { digest, pod },

@@ -31,13 +31,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use slurm::{
     Revision,
+    agent::BundleKey,
     revision::{ControllerUid, Digest},
 };
 
 #[cfg(test)]
 pub(crate) use self::partitions::{gather_partitions, taken_by};
 use self::{
-    accepted::{Accepted, Former},
+    accepted::{Accepted, Former, Standing},
     check::Draft,
     delivery::{Deployment, Method},
     gather::{Gathered, gather},
@@ -56,6 +57,7 @@ pub(crate) use self::{
 use crate::{
     cluster::{Snapshot, deliver::JwtKey, partition_reports::PartitionReports, sent_revisions::SentRevision},
     finding::{Blocks, Finding, is_blocked},
+    layout,
     parent::Parent,
     partition::rules::{manual_state::ManualStates, mark::Joining},
     reason,
@@ -133,7 +135,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// For a configuration that cannot be built, or that the operator does not manage.
     pub(crate) fn without_files(inputs: &Inputs, snapshot: &Snapshot, state: ConfigState) -> Self {
-        let former = Former::of(inputs, snapshot);
+        let former = Former::of(inputs, snapshot, None);
         Self {
             partitions: report_partitions(inputs, snapshot, former.known_content(), &[], &state),
             status: build_report(inputs, snapshot, &state, &[]),
@@ -151,6 +153,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) former: Former,
     pub(crate) method: Method,
     pub(crate) max_node_count: u32,
+    /// Signs the bundle and orders to agents.
+    pub(crate) jwt_key: Option<&'a JwtKey>,
 }
 
 impl Facts<'_> {
@@ -170,7 +174,7 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
         return Outcome::default();
     };
     let parent = Parent::new(&inputs.controller);
-    let former = Former::of(inputs, snapshot);
+    let former = Former::of(inputs, snapshot, jwt_key);
     let facts = Facts {
         inputs,
         snapshot,
@@ -178,19 +182,23 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
         parent,
         max_node_count: max_node_count(&inputs.node_sets, former.slurm_conf.as_ref()),
         former,
+        jwt_key,
     };
-    let gathered = gather(&facts);
+    let mut gathered = gather(&facts);
+    gathered
+        .findings
+        .extend(facts.former.distrust(inputs, &snapshot.report));
     if is_blocked(&gathered.findings, Blocks::Configuration) {
         return keep(&facts, gathered, None);
     }
     match revise(&facts, &gathered.content) {
-        Ok(revised) => take(&facts, uid, gathered, revised, jwt_key),
+        Ok(revised) => take(&facts, uid, gathered, revised),
         Err(finding) => keep(&facts, gathered, Some(finding)),
     }
 }
 
 /// Takes the revised content into the newest revision.
-fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised, jwt_key: Option<&JwtKey>) -> Outcome {
+fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised) -> Outcome {
     let former = &facts.former;
     let Draft {
         content, files, digest, ..
@@ -229,7 +237,6 @@ fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised,
             &newest,
             accepted.map_or(0, |accepted| accepted.sequence),
             waits_for_states,
-            jwt_key,
         ),
         wake_kubelet: candidate.and_then(|(pod, sent)| WakeKubelet::of(pod, sent.revision.sequence)),
         // A revision that was not tried yet does not restart slurmctld.
@@ -278,11 +285,15 @@ fn complete(facts: &Facts, outcome: Outcome, accepted: Option<&Revision>, record
         ..
     } = facts;
     let content = record.map(|record| &record.content);
+    // Nothing is written from a bundle that may be forged.
+    let accepted = accepted.filter(|_| facts.former.standing != Standing::Unjudged);
+    let key = facts.jwt_key.and_then(|key| BundleKey::derive(&key.0).ok());
     let bundle = accepted
-        .map(|accepted| build_bundle(parent, accepted, record))
+        .zip(key)
+        .map(|(accepted, key)| build_bundle(parent, accepted, record, &key))
         .transpose();
     let (bundle, too_large) = match bundle {
-        Ok(bundle) => (accepted.zip(bundle), None),
+        Ok(bundle) => (bundle, None),
         Err(error) => (
             None,
             Some(Finding::new(
@@ -292,12 +303,16 @@ fn complete(facts: &Facts, outcome: Outcome, accepted: Option<&Revision>, record
             )),
         ),
     };
-    let before = inputs.bundle.as_ref().and_then(|before| before.binary_data.as_ref());
-    let replacement = bundle
-        .as_ref()
-        .filter(|(_, bundle)| bundle.binary_data.as_ref() != before);
+    let revision = |config_map: &ConfigMap| config_map.binary_data.as_ref()?.get(layout::BUNDLE_FILE).cloned();
+    let before = inputs.bundle.as_deref().and_then(revision);
+    let replacement = bundle.as_ref().filter(|bundle| revision(bundle) != before);
+    let replacement = accepted.filter(|_| replacement.is_some());
+    // Without a key there is no bundle yet, and slurm.conf is for people and slurmrestd only.
+    let config_map = accepted
+        .filter(|_| too_large.is_none())
+        .map(|accepted| build_config_map(parent, &accepted.files, content));
     Outcome {
-        history: build_history(inputs, snapshot, parent, replacement.map(|(revision, _)| *revision)),
+        history: build_history(inputs, snapshot, parent, replacement),
         partitions: report_partitions(
             inputs,
             snapshot,
@@ -307,9 +322,9 @@ fn complete(facts: &Facts, outcome: Outcome, accepted: Option<&Revision>, record
         ),
         status: build_report(inputs, snapshot, &outcome.state, &outcome.held),
         findings: outcome.findings.into_iter().chain(too_large).collect(),
-        config_maps: bundle
+        config_maps: config_map
             .into_iter()
-            .flat_map(|(revision, bundle)| [build_config_map(parent, &revision.files, content), bundle])
+            .chain(bundle)
             .chain(outcome.config_maps)
             .collect(),
         ..outcome

@@ -262,6 +262,7 @@ mod tests {
             },
             method: Method::InPlace,
             max_node_count: 1024,
+            jwt_key: None,
         };
         let revised = revise(&facts(true), &wanted).unwrap();
         assert!(revised.newest.content.partitions.contains_key("gpu"));

@@ -9,7 +9,7 @@ use api::{
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use slurm::{
     Revision,
-    agent::{Candidate, candidate},
+    agent::{AgentKey, BundleKey, Candidate, MAX_SIGNATURE, SIGNATURE_FILE, SignedBundle, candidate},
     conf::{
         AccountingStorage, Document, ExternalConf, NodeSetLines, RenderedSlurmConf, SlurmConf, SlurmctldHost,
         render_cgroup_conf, render_external_slurm_conf, render_slurm_conf,
@@ -206,19 +206,21 @@ pub(crate) fn build_bundle(
     parent: &Parent,
     revision: &Revision,
     accepted: Option<&Accepted>,
+    key: &BundleKey,
 ) -> Result<ConfigMap, TooLarge> {
     let bundle = revision.to_bundle()?;
     // The size limit applies to all entries together. Without the record the revision is still complete.
-    let room = MAX_BUNDLE.saturating_sub(bundle.len());
+    let room = MAX_BUNDLE.saturating_sub(bundle.len() + MAX_SIGNATURE);
     let record = accepted
         .map(|accepted| accepted.to_json(revision.digest()))
         .filter(|json| json.len() <= room);
+    let signature = key.sign(&bundle, record.as_deref().map(str::as_bytes));
     Ok(ConfigMap {
         data: record.map(|json| BTreeMap::from([(layout::INPUTS_FILE.to_owned(), json)])),
         ..binary_config_map(
             parent,
             parent.names.bundle_config_map(),
-            [(layout::BUNDLE_FILE, bundle)],
+            [(layout::BUNDLE_FILE, bundle), (SIGNATURE_FILE, signature.into_bytes())],
         )
     })
 }
@@ -231,6 +233,18 @@ pub(crate) fn read_bundle(config_map: &ConfigMap) -> Option<Revision> {
 fn read_revision(config_map: &ConfigMap, entry: &str) -> Option<Revision> {
     let ByteString(bundle) = config_map.binary_data.as_ref()?.get(entry)?;
     Revision::from_bundle(bundle).ok()
+}
+
+/// What the signature in a bundle's ConfigMap covers, if it is of this key and covers the revision.
+pub(crate) fn read_signature(config_map: &ConfigMap, key: &BundleKey) -> Option<SignedBundle> {
+    let entries = config_map.binary_data.as_ref()?;
+    let (ByteString(bundle), ByteString(signature)) = (entries.get(layout::BUNDLE_FILE)?, entries.get(SIGNATURE_FILE)?);
+    key.read(signature).filter(|signed| signed.covers(bundle))
+}
+
+pub(crate) fn has_signature(config_map: &ConfigMap) -> bool {
+    let entries = config_map.binary_data.as_ref();
+    entries.is_some_and(|entries| entries.contains_key(SIGNATURE_FILE))
 }
 
 /// The record of that revision's content, if it was written.
@@ -248,7 +262,13 @@ pub(crate) fn build_candidate(parent: &Parent, candidate: &Candidate) -> ConfigM
     binary_config_map(parent, parent.names.candidate_config_map(), entries)
 }
 
-/// The sequence of the revision in it.
-pub(crate) fn read_candidate(config_map: &ConfigMap) -> Option<u64> {
-    Some(read_revision(config_map, candidate::BUNDLE_FILE)?.sequence)
+/// The sequence of the revision in it, if this key signed it.
+pub(crate) fn read_candidate(config_map: &ConfigMap, key: &AgentKey) -> Option<u64> {
+    let entry = |name: &str| Some(config_map.binary_data.as_ref()?.get(name)?.0.clone());
+    let candidate = Candidate {
+        bundle: entry(candidate::BUNDLE_FILE)?,
+        token: String::from_utf8(entry(candidate::TOKEN_FILE)?).ok()?,
+    };
+    let revision = read_revision(config_map, candidate::BUNDLE_FILE)?;
+    candidate.is_signed(key).then_some(revision.sequence)
 }

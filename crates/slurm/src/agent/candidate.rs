@@ -7,7 +7,7 @@ use super::fence::Fence;
 use super::key::AgentKey;
 use super::token::{Claims, Request};
 use crate::Revision;
-use crate::revision::TooLarge;
+use crate::revision::{Digest, TooLarge};
 
 /// The entries of the ConfigMap, and the names of the files.
 pub const BUNDLE_FILE: &str = "candidate";
@@ -46,6 +46,16 @@ impl Candidate {
     }
 }
 
+impl Candidate {
+    /// Whether a holder of the key made it, for whichever pod and whenever.
+    pub fn is_signed(&self, key: &AgentKey) -> bool {
+        let claims: Option<Claims> = key.0.verify(&self.token).ok();
+        claims.is_some_and(|claims| {
+            (claims.method.as_str(), claims.path.as_str()) == (METHOD, PATH) && claims.body == Digest::of(&self.bundle)
+        })
+    }
+}
+
 /// The request that the token of a candidate has to be valid for.
 pub fn request(pod: &str) -> Request<'_> {
     Request {
@@ -80,5 +90,12 @@ mod tests {
             verify(now).unwrap();
         }
         verify(10_600).unwrap_err();
+        assert!(candidate.is_signed(&key));
+        assert!(!candidate.is_signed(&AgentKey::derive(b"other").unwrap()));
+        let other = Candidate {
+            bundle: b"other".to_vec(),
+            ..candidate
+        };
+        assert!(!other.is_signed(&key));
     }
 }

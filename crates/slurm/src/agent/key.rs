@@ -19,15 +19,7 @@ pub struct AgentKey(pub(super) Key);
 
 impl AgentKey {
     pub fn derive(jwt_key: &[u8]) -> Result<Self, EmptyKey> {
-        if jwt_key.is_empty() {
-            return Err(EmptyKey);
-        }
-        let mut key = [0; 32];
-        // HKDF provides up to 255 times this much: this cannot fail.
-        Hkdf::<Sha256>::new(None, jwt_key)
-            .expand(PURPOSE, &mut key)
-            .map_err(|_| EmptyKey)?;
-        Key::new(&key).map(Self)
+        derive(jwt_key, PURPOSE).map(Self)
     }
 
     /// Returns the proof that a response comes from a holder of the key and belongs to the request with this token.
@@ -38,6 +30,19 @@ impl AgentKey {
     pub fn is_proven(&self, proof: &str, token: &str, status: u16, body: &[u8]) -> bool {
         self.0.is_signed(&proven(token, status, body), proof)
     }
+}
+
+/// Returns the key for this purpose.
+pub(super) fn derive(jwt_key: &[u8], purpose: &[u8]) -> Result<Key, EmptyKey> {
+    if jwt_key.is_empty() {
+        return Err(EmptyKey);
+    }
+    let mut key = [0; 32];
+    // HKDF provides up to 255 times this much: this cannot fail.
+    Hkdf::<Sha256>::new(None, jwt_key)
+        .expand(purpose, &mut key)
+        .map_err(|_| EmptyKey)?;
+    Key::new(&key)
 }
 
 /// The text that a proof signs. A token has no line ends, so the text is unambiguous and never itself a token.

@@ -7,6 +7,7 @@
 //! Agents are as old as their pod while operators are upgraded, so this protocol is supported for two releases: readers ignore
 //! unknown fields, and unknown values are `Unknown`, which never means success.
 
+mod bundle_key;
 pub mod candidate;
 mod client;
 mod command;
@@ -16,6 +17,7 @@ mod key;
 mod message;
 mod token;
 
+pub use bundle_key::{BundleKey, MAX_SIGNATURE, SIGNATURE_FILE, SignedBundle};
 pub use candidate::Candidate;
 pub use client::{Client, Options};
 pub use command::{

@@ -51,4 +51,5 @@ mod scaling;
 mod standbys;
 mod state;
 mod tokens;
+mod trust;
 mod updates;

@@ -8,6 +8,7 @@ mod partitions;
 mod properties;
 mod rules;
 mod snapshots;
+mod trust;
 mod visible;
 
 use std::sync::Arc;

@@ -14,6 +14,7 @@ fn children(objects: Vec<Value>) -> Vec<Value> {
         // Compressed, and covered by other tests.
         if child["binaryData"]["bundle"].is_string() {
             child["binaryData"]["bundle"] = "<bundle>".into();
+            child["binaryData"]["bundle.sig"] = "<signature>".into();
             child["data"]["inputs"] = "<inputs>".into();
         }
     }

@@ -8,7 +8,7 @@ use api::{
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use slurm::agent::{Action, Candidate, Phase, StepTime, UpdateChannel};
+use slurm::agent::{Action, AgentKey, Candidate, Fence, Phase, StepTime, UpdateChannel};
 
 use super::{
     super::{
@@ -103,17 +103,17 @@ async fn a_revision_that_cannot_be_pushed_is_sent_in_a_config_map_and_the_status
         sequence: 2,
         digest: wanted.digest,
     };
-    let candidate = Candidate {
-        bundle: slurm::Revision {
-            sequence: 2,
-            controller: wanted.controller.clone(),
-            files: (*wanted.files).clone(),
-            closed_by_hand: (*wanted.closed_by_hand).clone(),
-        }
-        .to_bundle()
-        .unwrap(),
-        token: "token".to_owned(),
+    let sent = slurm::Revision {
+        sequence: 2,
+        controller: wanted.controller.clone(),
+        files: (*wanted.files).clone(),
+        closed_by_hand: (*wanted.closed_by_hand).clone(),
     };
+    let (fence, key) = (
+        Fence { term: 1, sequence: 1 },
+        AgentKey::derive(&wanted.jwt_key.0).unwrap(),
+    );
+    let candidate = Candidate::new(&sent, fence, "pod-0", &key, at(PUSHED).into()).unwrap();
     let sent = Report {
         sent: Some(Arc::new(Sent::now("pod-0", revision, candidate.clone()))),
         ..report(before.live, away())
@@ -143,6 +143,10 @@ async fn a_revision_that_cannot_be_pushed_is_sent_in_a_config_map_and_the_status
     let mut objects = objects;
     objects.push(serde_json::to_value(map).unwrap());
     assert_eq!(pushed(&objects, &before).floor, 2);
+    // Unless somebody else wrote it.
+    let mut forged = objects.clone();
+    forged.last_mut().unwrap()["binaryData"]["token"] = "dG9rZW4=".into();
+    assert_eq!(pushed(&forged, &before).floor, 1);
     let mut by_map = taken(&wanted, 2);
     Arc::make_mut(&mut by_map.finished[0]).by_candidate = true;
     let planned = plan(&observed(objects.clone(), by_map.clone()));
