@@ -12,9 +12,9 @@ pub(super) enum Subject {
     Leadership,
     Configuration,
     Node(NodeName),
-    /// A command to a job is final, so that only the leader's term counts.
+    /// A command to a job is final, so that only the leader's term counts. Each is carried out once (`answers.rs`).
     Job,
-    /// A partition is only restored to the live files, so that only the leader's term counts.
+    /// A partition is only restored to the live files, so that only the leader's term counts. As for jobs.
     Partition,
     Reservation(ReservationName),
 }

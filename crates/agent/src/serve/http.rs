@@ -26,6 +26,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Services;
+use super::answers::{Answers, TooOld};
 use super::checker::refusal;
 use super::fences::Subject;
 use super::nodes::Nodes;
@@ -56,6 +57,8 @@ pub(super) struct Server {
     pub(super) keys: PathBuf,
     pub(super) writer: Handle,
     pub(super) nodes: Nodes,
+    /// The answers to orders whose subjects have no sequence of their own.
+    pub(super) answers: Answers<Result<Reply, Refusal>>,
     /// The protocol of the operator that sent the last request.
     pub(super) operator: AtomicU32,
 }
@@ -93,7 +96,8 @@ pub(super) async fn serve(listener: Listener, server: Arc<Server>) -> Infallible
 }
 
 /// A response.
-struct Reply {
+#[derive(Debug, Clone)]
+pub(super) struct Reply {
     status: StatusCode,
     body: Vec<u8>,
 }
@@ -240,15 +244,21 @@ impl Server {
             }
             (&Method::POST, path::PARTITION) => {
                 let command: PartitionCommand = decode(body)?;
-                self.command(fence, &Subject::Partition).await?;
-                let restored = restore(&self.services, &command).await?;
-                Ok(Reply::json(StatusCode::OK, &restored))
+                let fence = self.command(fence, &Subject::Partition).await?;
+                let order = async {
+                    let restored = restore(&self.services, &command).await?;
+                    Ok(Reply::json(StatusCode::OK, &restored))
+                };
+                self.once(fence, body, order).await
             }
             (&Method::POST, path::JOB) => {
                 let command: JobCommand = decode(body)?;
-                self.command(fence, &Subject::Job).await?;
-                self.services.channels.tools.command_job(&command).await?;
-                Ok(done())
+                let fence = self.command(fence, &Subject::Job).await?;
+                let order = async {
+                    self.services.channels.tools.command_job(&command).await?;
+                    Ok(done())
+                };
+                self.once(fence, body, order).await
             }
             (&Method::GET, path::RESERVATIONS) => self.read(read::RESERVATIONS).await,
             (&Method::POST, path::RESERVATION) => {
@@ -340,6 +350,21 @@ impl Server {
         let fence = fence.ok_or_else(|| Refusal::malformed("a command needs a fence"))?;
         self.services.admission.admit(fence, subject).await?;
         Ok(fence)
+    }
+
+    /// Carries out an order unless it was already. A repeated one gets the same answer.
+    async fn once(
+        &self,
+        fence: Fence,
+        body: &[u8],
+        order: impl Future<Output = Result<Reply, Refusal>>,
+    ) -> Result<Reply, Refusal> {
+        match self.answers.once(fence, Digest::of(body), order).await {
+            Ok(answer) => answer,
+            Err(TooOld) => Err(Refusal::StaleFence {
+                highest: self.services.admission.highest(),
+            }),
+        }
     }
 
     async fn status(&self) -> Status {

@@ -9,6 +9,7 @@
 //! [`command_channels`] are the channels for partition commands, of which [`scontrol`] is one.
 
 mod admission;
+mod answers;
 mod candidate;
 mod checker;
 mod command_channels;
@@ -47,6 +48,7 @@ use crate::control::Supervisor;
 use crate::dry_run::DryRun;
 use crate::store::Store;
 use admission::Admission;
+use answers::Answers;
 use checker::Checker;
 use command_channels::CommandChannels;
 use nodes::Nodes;
@@ -141,6 +143,7 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
         },
         writer: handle,
         services: Arc::clone(&services),
+        answers: Answers::default(),
         operator: AtomicU32::new(PROTOCOL),
     });
     let address = listener.address().unwrap_or(listen);
