@@ -183,7 +183,11 @@ impl Situation {
             jobs,
             process: Some(Process { boot_time: 1000 }),
         };
-        Ok(Knowledge::Known(Arc::new(Seen::new(observation, now()?))))
+        Ok(Knowledge::Known(Arc::new(Seen::new(
+            observation,
+            now()?,
+            operator::cluster::Source::Agent,
+        ))))
     }
 }
 

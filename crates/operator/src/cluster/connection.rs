@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Cluster, Clusters, Knowledge, Seen, lock,
+    Cluster, Clusters, Knowledge, Seen, Source, lock,
     route::{self, NoRoute, Routes},
 };
 use crate::fence::{next_fence, note_rejection};
@@ -112,6 +112,15 @@ pub(super) struct Connection {
     rest_penalty_until: Mutex<Option<Instant>>,
 }
 
+/// The channel that is tried first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    /// slurmrestd, which costs slurmctld's pod no process. For what is only shown or leads to a closer look.
+    Rest,
+    /// The agent, whose responses are signed. For what decides whether something is deleted.
+    Agent,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Channel<'a> {
     Rest(&'a rest::Client),
@@ -147,10 +156,10 @@ impl Connection {
         })
     }
 
-    fn channels(&self, now: Instant) -> Vec<Channel<'_>> {
+    fn channels(&self, first: First, now: Instant) -> Vec<Channel<'_>> {
         let rest = self.rest.iter().map(|client| Channel::Rest(client));
         let mut channels: Vec<_> = rest.chain(self.agent.iter().map(Channel::Agent)).collect();
-        if lock(&self.rest_penalty_until).is_some_and(|until| now < until) {
+        if first == First::Agent || lock(&self.rest_penalty_until).is_some_and(|until| now < until) {
             channels.reverse();
         }
         channels
@@ -214,12 +223,13 @@ impl Cluster {
     /// Reads nodes, and jobs too if `with_jobs`.
     pub(super) async fn observe(&self, with_jobs: bool) -> Knowledge {
         let seen = if with_jobs {
-            self.read(async |channel, at| {
-                let seen = Seen::new(request!(channel, observe)?, at);
+            self.read(First::Agent, async |channel, at| {
+                let observation = request!(channel, observe)?;
                 Ok(match channel {
-                    Channel::Agent(_) => (seen, true),
+                    Channel::Agent(_) => (Seen::new(observation, at, Source::Agent), true),
                     // If slurmrestd is too old to report which slurmctld responded, the agent may be able to.
                     Channel::Rest(client) => {
+                        let seen = Seen::new(observation, at, Source::Unsigned);
                         let is_complete = seen.process.is_some();
                         (seen.of_release(client.release().as_deref()), is_complete)
                     }
@@ -227,7 +237,7 @@ impl Cluster {
             })
             .await
         } else {
-            self.read(async |channel, at| {
+            self.read(First::Rest, async |channel, at| {
                 let nodes = request!(channel, nodes)?;
                 let seen = Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref());
                 Ok((seen, true))
@@ -235,7 +245,12 @@ impl Cluster {
             .await
         };
         match seen {
-            Ok(seen) => Knowledge::Known(Arc::new(seen)),
+            Ok(mut seen) => {
+                if seen.source == Source::Unsigned && self.is_agentless() {
+                    seen.source = Source::Agentless;
+                }
+                Knowledge::Known(Arc::new(seen))
+            }
             Err(error) => Knowledge::unknown(error.to_string()),
         }
     }
@@ -282,36 +297,45 @@ impl Cluster {
 
     /// All reservations.
     pub(super) async fn reservations(&self) -> Result<Vec<Reservation>, ReadError> {
-        self.read(async |channel, _| Ok((request!(channel, reservations)?.value, true)))
-            .await
+        self.read(First::Agent, async |channel, _| {
+            Ok((request!(channel, reservations)?.value, true))
+        })
+        .await
     }
 
     /// The names of all QOS in the database.
     pub(super) async fn qos(&self) -> Result<BTreeSet<String>, ReadError> {
-        let all = self.read(async |channel, _| Ok((request!(channel, qos)?.value, true)));
+        let all = self.read(First::Rest, async |channel, _| {
+            Ok((request!(channel, qos)?.value, true))
+        });
         Ok(all.await?.into_iter().map(|qos| qos.name).collect())
     }
 
     /// All jobs. They are no proof: no process is recorded with them.
     pub(super) async fn jobs(&self) -> Result<Vec<Job>, ReadError> {
-        self.read(async |channel, _| Ok((request!(channel, jobs)?.value, true)))
-            .await
+        self.read(First::Rest, async |channel, _| {
+            Ok((request!(channel, jobs)?.value, true))
+        })
+        .await
     }
 
     /// All partitions.
     pub(super) async fn partitions(&self) -> Result<Vec<Partition>, ReadError> {
-        self.read(async |channel, _| Ok((request!(channel, partitions)?.value, true)))
-            .await
+        self.read(First::Rest, async |channel, _| {
+            Ok((request!(channel, partitions)?.value, true))
+        })
+        .await
     }
 
     /// Tries the channels in order until one returns a complete result. Otherwise returns an incomplete one, if any.
     async fn read<T>(
         &self,
+        first: First,
         read: impl AsyncFn(Channel<'_>, Timestamp) -> Result<(T, bool), ReadError>,
     ) -> Result<T, ReadError> {
         let connection = self.connection()?;
         let (mut incomplete, mut failures) = (None, Vec::new());
-        for channel in connection.channels(self.host().instant()) {
+        for channel in connection.channels(first, self.host().instant()) {
             let late = |_| ReadError::Failed(format!("no response within {} s", READ_TIMEOUT.as_secs()));
             let answer = timeout(READ_TIMEOUT, read(channel, self.now())).await;
             let answer = answer.map_err(late).flatten();
@@ -330,6 +354,11 @@ impl Cluster {
             }
         }
         incomplete.ok_or_else(|| ReadError::Failed(failures.join("; ")))
+    }
+
+    /// Whether there is nobody but slurmrestd to ask.
+    fn is_agentless(&self) -> bool {
+        self.connection().is_ok_and(|connection| connection.routes.agentless)
     }
 
     fn connection(&self) -> Result<Arc<Connection>, NoRoute> {

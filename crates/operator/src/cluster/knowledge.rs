@@ -26,6 +26,19 @@ pub enum Knowledge {
     },
 }
 
+/// Who returned what Slurm knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// slurmrestd, although there is an agent. Its responses are not signed: whoever controls the network or the Service could
+    /// say "no jobs".
+    #[default]
+    Unsigned,
+    /// slurmrestd of a cluster without an agent. There is nothing better.
+    Agentless,
+    /// The agent in slurmctld's pod, whose responses are signed.
+    Agent,
+}
+
 /// The response of Slurm to one poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -43,6 +56,8 @@ pub struct Seen {
     pub qos: Option<Result<BTreeSet<String>, String>>,
     /// Year and month of the Slurm release that responded, if reported.
     pub release: Option<(u16, u16)>,
+    /// Who returned nodes and jobs.
+    pub source: Source,
     /// The slurmctld process that returned both nodes and jobs. Without it they are good for status but prove nothing.
     pub process: Option<Process>,
     /// When the first of the reads began.
@@ -71,12 +86,13 @@ impl Knowledge {
 
 impl Seen {
     /// The result of a read that began at `at`.
-    pub fn new(observation: Observation, at: Timestamp) -> Self {
+    pub fn new(observation: Observation, at: Timestamp, source: Source) -> Self {
         let Observation { nodes, jobs, process } = observation;
         Self {
             job_summary: Some(Arc::new(JobSummary::of(&jobs))),
             jobs: Some(jobs),
             process,
+            source,
             ..Self::of_nodes(nodes, at)
         }
     }

@@ -42,7 +42,7 @@ pub use self::{
     connection::{CommandError, JobOrder, NodeOrder},
     job_summary::JobSummary,
     key_report::KeyReport,
-    knowledge::{Knowledge, Seen},
+    knowledge::{Knowledge, Seen, Source},
     poll::Follower,
 };
 use self::{

@@ -135,7 +135,11 @@ pub(super) fn known(nodes: &[(&str, &[&str])], jobs: &[(u64, &[&str], &str)]) ->
         jobs: jobs.map(|job| serde_json::from_value(job).unwrap()).collect(),
         process: Some(Process { boot_time: 1000 }),
     };
-    Knowledge::Known(std::sync::Arc::new(Seen::new(observation, now())))
+    Knowledge::Known(std::sync::Arc::new(Seen::new(
+        observation,
+        now(),
+        crate::cluster::Source::Agent,
+    )))
 }
 
 pub(super) const IDLE: &[&str] = &["IDLE", "DYNAMIC_NORM"];

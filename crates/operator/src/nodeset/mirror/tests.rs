@@ -39,7 +39,11 @@ pub(super) fn known(nodes: Vec<Value>, jobs: Vec<Value>) -> Knowledge {
             .collect(),
         process: None,
     };
-    Knowledge::Known(std::sync::Arc::new(Seen::new(observation, now())))
+    Knowledge::Known(std::sync::Arc::new(Seen::new(
+        observation,
+        now(),
+        crate::cluster::Source::Agent,
+    )))
 }
 
 fn seen(changes: &Value) -> Knowledge {

@@ -186,7 +186,14 @@ mod tests {
             jobs: serde_json::from_value(jobs).unwrap(),
             process: Some(slurm::rest::Process { boot_time: 1 }),
         };
-        Knowledge::Known(crate::cluster::Seen::new(observation, crate::nodeset::fixture::now()).into())
+        Knowledge::Known(
+            crate::cluster::Seen::new(
+                observation,
+                crate::nodeset::fixture::now(),
+                crate::cluster::Source::Agent,
+            )
+            .into(),
+        )
     }
 
     #[test]

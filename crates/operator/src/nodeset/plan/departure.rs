@@ -297,7 +297,7 @@ mod tests {
                 process: Some(slurm::rest::Process { boot_time: 1 }),
             };
             let spec = json!({ "replicas": 1, "drain": { "timeout": "1s", "onTimeout": "Requeue" } });
-            let seen = Knowledge::Known(Seen::new(observation, now()).into());
+            let seen = Knowledge::Known(Seen::new(observation, now(), crate::cluster::Source::Agent).into());
             let plan = planned(&spec, vec![worker(0), marked(worker(1))], seen);
             let ended = steps(&plan).iter().any(|step| step.ends_with('7'));
             assert!(!ended, "{:?}", steps(&plan));

@@ -194,7 +194,7 @@ impl World {
             jobs: jobs.map(|job| serde_json::from_value(job).unwrap()).collect(),
             process: Some(Process { boot_time }),
         };
-        Seen::new(observation, at(self.time))
+        Seen::new(observation, at(self.time), crate::cluster::Source::Agent)
     }
 
     pub(super) fn objects(&self) -> Vec<Value> {

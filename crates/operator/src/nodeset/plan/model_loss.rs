@@ -219,7 +219,7 @@ impl World {
                 boot_time: u64::try_from(at(self.boot + self.clocks.slurmctld).as_second()).unwrap(),
             }),
         };
-        Seen::new(observation, now())
+        Seen::new(observation, now(), crate::cluster::Source::Agent)
     }
 
     fn reconcile(&mut self) -> usize {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use slurm::{Hostlist, Job, hostlist::HostlistError};
 use thiserror::Error;
 
-use crate::cluster::Seen;
+use crate::cluster::{Seen, Source};
 
 /// Whether a node has jobs, or can get some.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +107,10 @@ impl<'a> Evidence<'a> {
                        than v0.0.45";
             return Occupancy::Unclear { why: why.to_owned() };
         }
+        if self.seen.source == Source::Unsigned {
+            let why = "slurmctld's agent has not responded, and the response of slurmrestd is not signed";
+            return Occupancy::Unclear { why: why.to_owned() };
+        }
         if let Some((first, others)) = on_nodes.get(name).and_then(|jobs| jobs.split_first()) {
             let more = match others.len() {
                 0 => String::new(),
@@ -142,7 +146,7 @@ mod tests {
             jobs: jobs.map(|job| serde_json::from_value(job).unwrap()).collect(),
             process: Some(Process { boot_time: 1000 }),
         };
-        Seen::new(observation, Timestamp::UNIX_EPOCH)
+        Seen::new(observation, Timestamp::UNIX_EPOCH, Source::Agent)
     }
 
     fn occupancy(seen: &Seen) -> Occupancy {
@@ -224,6 +228,11 @@ mod tests {
         let mut other_process = seen(DRAINED, &[]);
         other_process.process = None;
         assert!(matches!(occupancy(&other_process), Occupancy::Unclear { .. }));
+        let mut unsigned = seen(DRAINED, &[]);
+        unsigned.source = Source::Unsigned;
+        assert!(matches!(occupancy(&unsigned), Occupancy::Unclear { .. }));
+        unsigned.source = Source::Agentless;
+        assert_eq!(occupancy(&unsigned), FREE);
         let mut no_jobs_read = seen(DRAINED, &[]);
         no_jobs_read.jobs = None;
         assert!(matches!(occupancy(&no_jobs_read), Occupancy::Unclear { .. }));

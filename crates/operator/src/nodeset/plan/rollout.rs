@@ -356,7 +356,11 @@ mod tests {
             jobs: Vec::new(),
             process: Some(slurm::rest::Process { boot_time: 1 }),
         };
-        let seen = crate::cluster::Seen::new(observation, crate::nodeset::fixture::now());
+        let seen = crate::cluster::Seen::new(
+            observation,
+            crate::nodeset::fixture::now(),
+            crate::cluster::Source::Agent,
+        );
         let plan = planned(&rolling(&json!(1)), pods, crate::cluster::Knowledge::Known(seen.into()));
         let [super::super::Effect::RemoveWorker(removal)] = plan.effects.as_slice() else {
             panic!("{:?}", plan.effects)

@@ -49,7 +49,7 @@ fn slurm(state: &[&str], drained: &[&str], reservations: Vec<Value>) -> Knowledg
         jobs: Vec::new(),
         process: Some(Process { boot_time: 1 }),
     };
-    let mut seen = Seen::new(observation, now());
+    let mut seen = Seen::new(observation, now(), crate::cluster::Source::Agent);
     seen.reservations = Some(serde_json::from_value(reservations.into()).unwrap());
     Knowledge::Known(seen.into())
 }

@@ -27,7 +27,7 @@ fn known(record: &Value, jobs: &Value) -> Knowledge {
         jobs: serde_json::from_value(jobs.clone()).unwrap(),
         process: Some(slurm::rest::Process { boot_time: 1 }),
     };
-    Knowledge::Known(Seen::new(observation, now()).into())
+    Knowledge::Known(Seen::new(observation, now(), crate::cluster::Source::Agent).into())
 }
 
 fn done(set: Value, hosts: Vec<Value>, record: &Value, jobs: &Value) -> String {
