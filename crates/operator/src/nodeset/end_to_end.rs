@@ -180,11 +180,13 @@ impl World {
         let jwt = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "slurm-auth-jwt" }, "data": { "jwt.key": base64(KEY) },
         });
+        let labels = json!({ "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm" });
+        let stateful_set = json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "slurm-controller", "labels": labels },
+        });
         let slurmctld = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": "slurm-controller-0", "labels": {
-                "app.kubernetes.io/name": "slurmctld", "app.kubernetes.io/instance": "slurm",
-            } },
+            "metadata": { "name": "slurm-controller-0", "labels": labels },
             "spec": { "containers": [{ "name": "reconfigure", "ports": [{ "name": "agent", "containerPort": port }] }] },
             "status": { "podIP": "127.0.0.1" },
         });
@@ -195,14 +197,25 @@ impl World {
                     .create(&at("customresourcedefinitions", ""), definition, "helm")
                     .unwrap();
             }
-            for (plural, object) in [
+            let mut owner = Value::Null;
+            for (plural, mut object) in [
+                ("controllers", fixture::controller()),
+                ("statefulsets", stateful_set),
+                ("pods", slurmctld),
                 ("secrets", jwt),
                 ("secrets", fixture::slurm_key()),
-                ("pods", slurmctld),
-                ("controllers", fixture::controller()),
                 ("nodesets", nodeset),
             ] {
+                if matches!(plural, "statefulsets" | "pods") {
+                    object["metadata"]["ownerReferences"] = json!([owner]);
+                }
+                let name = object["metadata"]["name"].as_str().unwrap().to_owned();
                 store.create(&at(plural, ""), object, "helm").unwrap();
+                let made = store.get(&at(plural, &name)).unwrap();
+                owner = json!({
+                    "apiVersion": made["apiVersion"], "kind": made["kind"], "name": name, "uid": made["metadata"]["uid"],
+                    "controller": true,
+                });
             }
         });
         Self { server, agent }
@@ -432,7 +445,7 @@ async fn orders_about_a_dead_worker(cached: Option<Value>, successor: bool) -> V
     };
     let uid = world.nodeset().unwrap()["metadata"]["uid"].clone();
     let mut objects = Vec::new();
-    for plural in ["secrets", "pods", "controllers", "nodesets"] {
+    for plural in ["secrets", "statefulsets", "pods", "controllers", "nodesets"] {
         let list = world.server.store().list(&at(plural, ""));
         objects.extend(list["items"].as_array().unwrap().clone());
     }
