@@ -7,11 +7,12 @@
 //! Nothing here is synced: whenever the pod's node was down, the pod's init containers run again, and fill an empty or torn
 //! directory from the state volume.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use host::{Durability, FileError, FileKind, Host};
+use serde::Serialize;
 use slurm::Revision;
 use slurm::conf::Configuration;
 use slurm::revision::{Digest, File, FileName, Summary};
@@ -21,6 +22,8 @@ use crate::dry_run::configuration_of;
 
 const DATA: &str = "..data";
 const SUMMARY: &str = "..revision";
+/// [`Revision::closed_by_hand`], beside the files. There is none if it is empty.
+const CLOSED_BY_HAND: &str = "..closed-by-hand";
 /// The name of a link before it is renamed into place.
 const NEW: &str = "..new";
 
@@ -117,6 +120,9 @@ impl ConfigDir {
             create(name.as_str(), file)?;
         }
         let summary = revision.summary();
+        if !revision.closed_by_hand.is_empty() {
+            create(CLOSED_BY_HAND, &File::config(to_json(&revision.closed_by_hand)))?;
+        }
         create(SUMMARY, &File::config(to_json(&summary)))?;
         Ok(Files { name, summary })
     }
@@ -177,11 +183,13 @@ impl ConfigDir {
             let executable = self.host.files().metadata(&path).ok()?.mode & 0o100 != 0;
             Some((name.clone(), File { content, executable }))
         };
+        let closed = self.host.files().read(&directory.join(CLOSED_BY_HAND)).ok();
+        let closed = closed.and_then(|closed| serde_json::from_slice(&closed).ok());
         Some(Revision {
             sequence: files.summary.sequence,
             controller: files.summary.controller.clone(),
             files: files.summary.files.keys().map(read).collect::<Option<_>>()?,
-            closed_by_hand: BTreeSet::new(),
+            closed_by_hand: closed.unwrap_or_default(),
         })
     }
 
@@ -266,12 +274,13 @@ impl ConfigDir {
 }
 
 /// Serializing our own types cannot fail.
-fn to_json(summary: &Summary) -> Vec<u8> {
-    serde_json::to_vec(summary).unwrap_or_default()
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
     use std::os::unix::fs::{MetadataExt as _, symlink};
 

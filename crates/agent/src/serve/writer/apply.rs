@@ -113,7 +113,8 @@ impl ConfigWriter {
         }
         self.show(Phase::Checked, true);
         if live.is_some() {
-            let states = match self.prepare_reconfigure(&revision, plan).await {
+            let ran_with_files = self.rollout.is_none();
+            let states = match self.prepare_reconfigure(&revision, plan, ran_with_files).await {
                 Ok(states) => states,
                 Err(NotPrepared::InUse(InUse(partitions))) => return Ok(Some(Outcome::PartitionsInUse { partitions })),
                 Err(NotPrepared::NoResponse(_)) => {

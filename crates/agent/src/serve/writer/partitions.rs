@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use slurm::Revision;
 use slurm::agent::{Action, KeptState, Outcome, PartitionInUse, Phase, Refused, UpdateChannel};
+use slurm::conf::Configuration;
 use slurm::job::Job;
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{
@@ -295,11 +296,13 @@ impl ConfigWriter {
     }
 
     /// Deletes the partitions that the files do not have before slurmctld reads them, manually created ones included. Returns the
-    /// manual states that the reconfigure will undo.
+    /// manual states that the reconfigure will undo. `ran_with_files`: slurmctld is known to have run with the files that the plan
+    /// begins with.
     pub(super) async fn prepare_reconfigure(
         &self,
         revision: &Revision,
         plan: &PartitionPlan,
+        ran_with_files: bool,
     ) -> Result<ManualStates, NotPrepared> {
         let (channel, before) = match self.services.channels.reach(&configuration_of(&revision.files)).await {
             Ok(reached) => reached,
@@ -324,11 +327,12 @@ impl ConfigWriter {
         let lost = plan.lost_by_reconfigure(&before);
         let lost: Vec<String> = lost.iter().map(|partition| partition.name.clone()).collect();
         self.release(&channel, plan, &before, &lost).await?;
-        // A slurmctld that does not run with the live files yet may not have their manual states.
+        // A slurmctld that never ran with the files of this plan may not have their manual states.
         let none = BTreeSet::new();
-        let manual_in_file = match self.rollout {
-            None => &revision.closed_by_hand,
-            Some(_) => &none,
+        let manual_in_file = if ran_with_files {
+            &revision.closed_by_hand
+        } else {
+            &none
         };
         Ok(plan.manual_states(&before, manual_in_file))
     }
@@ -339,7 +343,7 @@ impl ConfigWriter {
             return Ok(());
         };
         let plan = self.plan_partitions(&revision, Some(live));
-        match self.prepare_reconfigure(&revision, &plan).await {
+        match self.prepare_reconfigure(&revision, &plan, false).await {
             Err(NotPrepared::InUse(in_use)) => Err(in_use),
             Ok(_) | Err(NotPrepared::NoResponse(_)) => Ok(()),
         }
@@ -350,7 +354,8 @@ impl ConfigWriter {
         let config = &self.services.config;
         if let Some((revision, before)) = config.read(live).zip(config.before(live)) {
             let plan = self.plan_partitions(&revision, Some(&before));
-            let states = self.prepare_reconfigure(&revision, &plan).await;
+            let ran_with_files = self.is_verified(&before);
+            let states = self.prepare_reconfigure(&revision, &plan, ran_with_files).await;
             let states = states.map_err(|error| error.to_string())?;
             let saved = self.save_closed(&states.closed).await;
             saved.map_err(|error| error.to_string())?;
@@ -366,10 +371,9 @@ impl ConfigWriter {
             return self.wait(rollout, "the live files cannot be read");
         };
         let configuration = configuration_of(&revision.files);
-        let remaining = match rollout.partitions.remaining.clone() {
+        let remaining = rollout.partitions.remaining.clone();
+        let remaining = match remaining.or_else(|| self.remaining_since_verified(&live, &configuration)) {
             Some(remaining) => remaining,
-            // Once verified, any difference is a manual change.
-            None if self.is_verified(&live) => Remaining::default(),
             None => match self.services.channels.slurmctld.loaded_config(&revision).await {
                 Ok(Some(loaded)) => PartitionPlan::between(&loaded, &configuration).all(),
                 Ok(None) => return self.reconfigure_instead(rollout),
@@ -440,6 +444,19 @@ impl ConfigWriter {
         rollout.action = Some(Action::Reconfigure);
         self.rollout = Some(rollout);
         Duration::ZERO
+    }
+
+    /// What remains for a slurmctld that has run with the live or the previous files; `None` if it is not known to. Compared with the
+    /// files that it has read last, which may be still earlier ones, a state that a person has changed since would be set again.
+    fn remaining_since_verified(&self, live: &Files, configuration: &Configuration) -> Option<Remaining> {
+        if self.is_verified(live) {
+            // Any difference is a manual change.
+            return Some(Remaining::default());
+        }
+        let config = &self.services.config;
+        let before = config.before(live).filter(|before| self.is_verified(before))?;
+        let plan = PartitionPlan::between(&config.configuration(&before)?, configuration);
+        plan.live_update.is_some().then(|| plan.all())
     }
 
     fn is_verified(&self, live: &Files) -> bool {

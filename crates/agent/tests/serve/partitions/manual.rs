@@ -100,21 +100,60 @@ async fn manual_changes_survive_a_reconfigure() {
 
 #[tokio::test]
 async fn a_manual_state_survives_a_reconfigure_that_slurmctld_did_not_respond_to_at_first() {
+    let closed = BEFORE.replace("Default=YES", "Default=YES State=DRAIN");
+    for (conf, state) in [
+        (BEFORE, PartitionStateName::Drain),
+        (closed.as_str(), PartitionStateName::Up),
+    ] {
+        let by_hand = |sequence: u64, conf: &str| Revision {
+            closed_by_hand: BTreeSet::from(["a".to_owned()]),
+            ..revision(sequence, conf)
+        };
+        let pod = Pod::running(&by_hand(1, conf)).await;
+        pod.slurmctld().update_partition(&set_state(state)).await.unwrap();
+        fs::write(pod.path("mute"), "").unwrap();
+        let pushed = pod.push(&by_hand(2, &format!("{conf}MaxJobCount=5\n"))).await;
+        assert!(matches!(pushed.outcome, Outcome::Pending { .. }), "{pushed:?}");
+        assert_eq!(pod.lives().len(), 1, "no reconfigure before the states are known");
+        fs::remove_file(pod.path("mute")).unwrap();
+        pod.phase(Phase::Verified).await;
+        assert_eq!(pod.lives().len(), 2, "one reconfigure");
+        assert_eq!(pod.partition("a").unwrap().state.name(), Some(state));
+    }
+}
+
+#[tokio::test]
+async fn a_manually_opened_partition_stays_open_when_an_interrupted_update_of_another_is_repeated() {
     let pod = Pod::running(&revision(1, BEFORE)).await;
-    let drain = PartitionUpdate {
-        state: Some(PartitionStateName::Drain),
-        ..PartitionUpdate::new("a")
+    let closed = Revision {
+        closed_by_hand: BTreeSet::from(["a".to_owned()]),
+        ..revision(2, &BEFORE.replace("Default=YES", "Default=YES State=DRAIN"))
     };
-    pod.slurmctld().update_partition(&drain).await.unwrap();
+    assert_eq!(pod.push(&closed).await.action, Action::PartitionRpc);
+    let update = set_state(PartitionStateName::Up);
+    pod.slurmctld().update_partition(&update).await.unwrap();
     fs::write(pod.path("mute"), "").unwrap();
-    let pushed = pod.push(&revision(2, &format!("{BEFORE}MaxJobCount=5\n"))).await;
-    assert!(matches!(pushed.outcome, Outcome::Pending { .. }), "{pushed:?}");
-    assert_eq!(pod.lives().len(), 1, "no reconfigure before the states are known");
+    let other = Revision {
+        closed_by_hand: closed.closed_by_hand,
+        ..revision(3, &format!("{}PartitionName=c Nodes=n2\n", pod.conf()))
+    };
+    // The push may end before slurmctld responds.
+    let _ = pod.client().push(&other, fence(3)).await;
     fs::remove_file(pod.path("mute")).unwrap();
-    pod.phase(Phase::Verified).await;
-    assert_eq!(pod.lives().len(), 2, "one reconfigure");
+    pod.status_that("the other partition is live", |status| {
+        status.phase == Phase::Verified && status.live.as_ref().is_some_and(|live| live.sequence == 3)
+    })
+    .await;
+    assert!(pod.partition("c").is_some());
     let state = pod.partition("a").unwrap().state.name();
-    assert_eq!(state, Some(PartitionStateName::Drain));
+    assert_eq!(state, Some(PartitionStateName::Up));
+}
+
+fn set_state(state: PartitionStateName) -> PartitionUpdate {
+    PartitionUpdate {
+        state: Some(state),
+        ..PartitionUpdate::new("a")
+    }
 }
 
 /// The partition is closed in the file, because of a manual state or on purpose.
