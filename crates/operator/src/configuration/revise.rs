@@ -12,6 +12,7 @@ use super::{
     check::{Checker, Draft},
     choose::{CheckResult, Choice, choose},
     content::Content,
+    delivery::Method,
     source::{Source, compose, differing},
 };
 use crate::{
@@ -129,7 +130,8 @@ pub(crate) fn revise(facts: &Facts<'_>, wanted: &Content) -> Result<Revised, Fin
 fn choose_inputs(facts: &Facts<'_>, checker: &Checker<'_>) -> (Draft, Vec<Held>) {
     let Checker { before, wanted, .. } = checker;
     let mut last_check = LastCheck { checker, last: None };
-    let mut sound = choose(&differing(before, wanted), |taken| match last_check.at(taken) {
+    let differing = differing(before, wanted);
+    let mut sound = choose(&differing, |taken| match last_check.at(taken) {
         (_, Ok(())) => CheckResult::Good,
         (_, Err(why)) => CheckResult::Bad(why.clone()),
     });
@@ -157,7 +159,40 @@ fn choose_inputs(facts: &Facts<'_>, checker: &Checker<'_>) -> (Draft, Vec<Held>)
         },
     };
     let held = sound.held.into_iter().map(to_held).collect();
-    (last_check.into_draft(&taken), held)
+    let states = draft_states(facts, checker, &differing);
+    (states.unwrap_or_else(|| last_check.into_draft(&taken)), held)
+}
+
+/// Returns the accepted files with the states that people have set in Slurm since, if they did. These go first and alone, since
+/// slurmctld has them already and takes them at once. Other changes may be rejected, or need a reconfigure that has to wait; if
+/// slurmctld is killed meanwhile, it starts with the states in its files.
+fn draft_states(facts: &Facts<'_>, checker: &Checker<'_>, differing: &BTreeSet<Source>) -> Option<Draft> {
+    let Checker { before, wanted, .. } = checker;
+    if facts.method != Method::InPlace || before.manual_states == wanted.manual_states {
+        return None;
+    }
+    let live = facts
+        .snapshot
+        .knowledge
+        .known()
+        .and_then(|seen| seen.partitions.as_ref());
+    // A state is lifted by its owner, too. slurmctld then still has it, and gets the owner's next one with the other changes.
+    let is_lifted_in_slurm = |source: &&Source| match source {
+        Source::ManualState(name) => {
+            let live = live.and_then(|live| live.get(name));
+            let manual = before.manual_states.get(name);
+            live.zip(manual)
+                .is_some_and(|(live, manual)| live.state.to_string() != manual.state)
+        }
+        _ => false,
+    };
+    let lifted = differing.iter().filter(is_lifted_in_slurm).cloned().collect();
+    let draft = checker.draft(compose(before, wanted, &lifted));
+    let is_new = Some(draft.digest) != facts.former.digest;
+    let is_refused = facts.snapshot.report.refusals.contains_key(&draft.digest);
+    // A partition in use gets a line with the other changes.
+    let is_possible = is_new && !is_refused && facts.snapshot.report.in_use.is_empty();
+    (is_possible && checker.check(&draft).is_ok()).then_some(draft)
 }
 
 /// Files, and why they may not be sent to slurmctld.
