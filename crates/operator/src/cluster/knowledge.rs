@@ -132,6 +132,8 @@ impl Seen {
         Some((
             &node.state,
             (&node.reason, &node.comment, &node.topology),
+            // A node that is down stays so when another slurmd registers.
+            (&node.address, &node.slurmd_start_time),
             (&node.features, &node.active_features),
             times.unwrap_or_default(),
         ))
@@ -145,7 +147,25 @@ fn year_and_month(release: &str) -> Option<(u16, u16)> {
 
 #[cfg(test)]
 mod tests {
-    use super::year_and_month;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::{Seen, year_and_month};
+
+    /// The successor of a worker that was set down registers, and its node stays down until the operator resumes it.
+    #[test]
+    fn a_registration_is_a_change() {
+        let seen = |address: &str, started: u64| {
+            let nodes = json!([{ "name": "n-0", "state": ["DOWN", "DRAIN", "DYNAMIC_NORM"], "reason": "slurm-operator: Pod is terminating",
+                "address": address, "slurmd_start_time": { "set": true, "infinite": false, "number": started } }]);
+            Seen::of_nodes(serde_json::from_value(nodes).unwrap(), Timestamp::UNIX_EPOCH)
+        };
+        let before = seen("10.0.0.1", 1);
+        assert_eq!(seen("10.0.0.1", 1).changed_since(&before), [].into());
+        for after in [seen("10.0.0.2", 1), seen("10.0.0.1", 2)] {
+            assert_eq!(after.changed_since(&before), ["n-0"].into());
+        }
+    }
 
     #[test]
     fn a_release_is_a_year_and_a_month() {
