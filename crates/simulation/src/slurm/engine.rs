@@ -28,6 +28,12 @@ pub(super) enum Event {
         message: ToNode,
         sent: Duration,
     },
+    /// Nobody waits any longer for the response to a message to a frozen host.
+    Unread {
+        host: HostId,
+        from: ControllerId,
+        sent: Duration,
+    },
     FromHost {
         host: HostId,
         message: ToController,
@@ -135,6 +141,7 @@ impl Slurm {
                 message,
                 sent,
             } => self.deliver_to_node(from, address, node, message, sent),
+            Event::Unread { host, from, sent } => self.unread(host, from, sent),
             Event::FromHost { host, message } => self.deliver_from_host(host, message),
             Event::Register {
                 host,

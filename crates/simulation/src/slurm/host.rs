@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::controller::{Registration, Requester};
+use super::controller::{Registration, Requester, ToNode};
+use super::ids::ControllerId;
 use super::state::JobKey;
 
 #[derive(Debug, Clone)]
@@ -29,6 +30,16 @@ pub struct Host {
     pub processes: Vec<Process>,
     /// Number and launch of scripts whose end slurmctld has not received. Their slurmstepd waits to report it.
     pub(super) unreported: Vec<(u32, u64)>,
+    /// Messages that came while it was frozen.
+    pub(super) queue: Vec<Queued>,
+}
+
+/// A message of slurmctld that slurmd has not read.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) from: ControllerId,
+    pub(super) message: ToNode,
+    pub(super) sent: Duration,
 }
 
 /// The script of a job, or its part on a further node.
@@ -55,6 +66,7 @@ impl Host {
             died: None,
             processes: Vec::new(),
             unreported: Vec::new(),
+            queue: Vec::new(),
         }
     }
 

@@ -261,6 +261,7 @@ impl Slurm {
     /// Ends slurmd alone; the processes of jobs go on.
     pub fn kill_slurmd(&mut self, host: HostId) {
         self.hosts[host.0].slurmd = None;
+        self.read_queue(host);
     }
 
     pub fn freeze_host(&mut self, host: HostId) {
@@ -271,6 +272,7 @@ impl Slurm {
     pub fn thaw_host(&mut self, host: HostId) {
         let now = self.now;
         self.hosts[host.0].thaw(now);
+        self.read_queue(host);
     }
 
     /// The pod ends with all its processes.
@@ -287,6 +289,7 @@ impl Slurm {
         self.hosts[host.0].removed = true;
         let now = self.now;
         self.hosts[host.0].died.get_or_insert(now);
+        self.read_queue(host);
     }
 
     /// Cuts or restores the network between a slurmctld and a host.

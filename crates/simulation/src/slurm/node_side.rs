@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::controller::{Requester, ToController, ToNode};
 use super::engine::{Event, Slurm};
-use super::host::{Host, Process};
+use super::host::{Host, Process, Queued};
 use super::ids::{ControllerId, HostId};
 use super::ledger::{End, Run};
-use super::settings::{EPILOG, FROZEN_POLL, FROZEN_TIMEOUT, KILL_DELAY, LATENCY, RETRY, TERMINATED};
+use super::settings::{EPILOG, FROZEN_TIMEOUT, KILL_DELAY, LATENCY, RETRY, TERMINATED};
 use super::state::{Job, JobKey};
 
 impl Slurm {
@@ -46,24 +46,10 @@ impl Slurm {
         };
         let id = HostId(index);
         if host.frozen.is_some() {
-            // It is in the queue of the socket, and answered when the host thaws.
-            let timeout = sent + FROZEN_TIMEOUT;
-            if self.now == timeout {
-                let node = node.clone();
-                self.reply(from, LATENCY, ToController::NotResponding { node, sent });
-            }
-            if self.now < timeout || message != ToNode::Ping {
-                let later = self.now + FROZEN_POLL;
-                let at = if self.now < timeout { later.min(timeout) } else { later };
-                let event = Event::ToNode {
-                    from,
-                    address,
-                    node,
-                    message,
-                    sent,
-                };
-                self.plan(at, event);
-            }
+            // It is in the queue of the socket, and read when the host thaws.
+            let message = Queued { from, message, sent };
+            self.hosts[index].queue.push(message);
+            self.plan(sent + FROZEN_TIMEOUT, Event::Unread { host: id, from, sent });
             return;
         }
         match message {
@@ -103,6 +89,35 @@ impl Slurm {
             ToNode::Kill { id: number } => self.kill_processes(id, number),
         }
         self.reply(from, LATENCY, ToController::Responded { node });
+    }
+
+    /// slurmctld does not wait longer for a response to a message. That stays in the queue.
+    pub(super) fn unread(&mut self, host: HostId, from: ControllerId, sent: Duration) {
+        let Host { queue, spec, .. } = &mut self.hosts[host.0];
+        let is_it = |queued: &Queued| queued.from == from && queued.sent == sent;
+        if queue.iter().any(is_it) {
+            // Whoever pings has closed the connection, and pings again.
+            queue.retain(|queued| !is_it(queued) || queued.message != ToNode::Ping);
+            let node = spec.name.clone();
+            self.reply(from, LATENCY, ToController::NotResponding { node, sent });
+        }
+    }
+
+    /// A host that thaws reads what waited for it in the order in which it came; of one that ended, slurmctld learns that.
+    pub(super) fn read_queue(&mut self, host: HostId) {
+        let Host { queue, spec, .. } = &mut self.hosts[host.0];
+        let (address, node) = (spec.address.clone(), spec.name.clone());
+        for Queued { from, message, sent } in std::mem::take(queue) {
+            let (address, node) = (address.clone(), node.clone());
+            let event = Event::ToNode {
+                from,
+                address,
+                node,
+                message,
+                sent,
+            };
+            self.plan(self.now, event);
+        }
     }
 
     /// slurmctld repeats what a node did not accept while it still wants it.

@@ -204,3 +204,19 @@ fn a_host_answers_what_waited_for_it() {
     lab.wait(15);
     assert_eq!(lab.shown("n1"), "IDLE");
 }
+
+/// The start of a job waited first, then the request to register by which slurmctld looks for the job's process.
+#[test]
+fn a_host_reads_what_waited_for_it_in_its_order() {
+    let mut lab = Lab::new();
+    lab.slurm.freeze_host(lab.hosts[0]);
+    let id = lab.submit(Submission::new("main", seconds(3)).on(["n1"]));
+    lab.wait(6);
+    lab.kill_and_start();
+    // A job without a process is spared for 20 s after a start of slurmctld.
+    lab.wait(22);
+    lab.slurm.thaw_host(lab.hosts[0]);
+    lab.wait(10);
+    assert_eq!(lab.job(id), "COMPLETED");
+    assert_eq!(lab.slurm.ledger.jobs[0].launches.len(), 1);
+}
