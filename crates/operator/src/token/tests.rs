@@ -129,7 +129,7 @@ fn a_lifetime_above_the_limit_is_capped_and_the_token_renewed() {
         let objects = || vec![token(&spec), keys("key"), controller()];
         let first = observed_under(objects(), policy.clone(), 0);
         let plan = kind::plan::<Token>(&first).1;
-        assert_eq!(plan.claims.as_ref().unwrap().lifetime(), Duration::from_secs(60));
+        assert_eq!(plan.claims.as_ref().unwrap().lifetime(), Duration::from_mins(1));
         assert_eq!(plan.renew_after, Some(Duration::from_secs(48)));
         let (status, said, message) = condition("Degraded", &first);
         assert_eq!((status, said.as_str()), (ConditionStatus::True, "LifetimeCapped"));
