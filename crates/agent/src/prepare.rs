@@ -156,6 +156,9 @@ mod tests {
         }
     }
 
+    /// Writes a bundle that is not accepted.
+    type Bad<'a> = &'a dyn Fn(&cli::Prepare);
+
     const JWT_KEY: &[u8] = b"jwt";
 
     /// Writes a bundle as the operator does.
@@ -262,7 +265,6 @@ mod tests {
             controller: uid("b"),
             ..revision(100, "foreign")
         };
-        type Bad<'a> = &'a dyn Fn(&cli::Prepare);
         let garbage: Bad = &|options| fs::write(&options.bundle, "garbage").unwrap();
         let foreign: Bad = &|options| write_bundle(options, &foreign);
         let forged = revision(100, "forged").to_bundle().unwrap();
@@ -312,6 +314,6 @@ mod tests {
         write_bundle(&options, &revision(2, "two"));
         assert_eq!(started_with(&options), "two");
         let left = fs::read_dir(&options.places.config_dir).unwrap().count();
-        assert_eq!(left, 3, "one directory, ..data and slurm.conf");
+        assert_eq!(left, 4, "one directory, ..data, jwt.key and slurm.conf");
     }
 }
