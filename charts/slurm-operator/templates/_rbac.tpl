@@ -78,11 +78,14 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
 
 {{/* In the whole cluster, always. */}}
 {{- define "operator.rbac.cluster" -}}
-# Cordons, taints, topology and features of the nodes of workers, and whether a node is gone. Whether a namespace is being deleted,
-# and its clusters with it.
+# Cordons, taints, topology and features of the nodes of workers, and whether a node is gone.
 - apiGroups: [""]
-  resources: [namespaces, nodes]
+  resources: [nodes]
   verbs: [get, list, watch]
+# Whether a namespace is being deleted, and its clusters with it.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [list, watch]
 # Which kinds are there, and which revision of their schema. One by one, by field selector.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]

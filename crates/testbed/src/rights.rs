@@ -51,31 +51,23 @@ pub fn policy() -> Value {
     })
 }
 
-/// The audit logs of a cluster: the current one, and those that the API server rotated.
-fn logs(layout: &Layout) -> Result<Vec<PathBuf>> {
-    let current = layout.audit_log();
-    let (folder, stem) = (current.parent(), current.file_stem());
-    let (Some(folder), Some(stem)) = (folder, stem.and_then(|stem| stem.to_str())) else {
-        bail!("{} is no file", current.display());
-    };
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Ok(Vec::new());
-    };
-    let is_rotated = |name: &str| name.strip_prefix(stem).is_some_and(|rest| rest.starts_with("-20"));
+/// The audit logs of clusters whose names begin with `prefix`, also those that the API server rotated.
+fn logs(prefix: &str) -> Result<Vec<PathBuf>> {
+    let own = Layout::of(prefix)?.audit_log();
+    let folder = own.parent().context("the audit log has no folder")?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let found = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let found = found.filter(|path| {
+    let is_log = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        *path == current || is_rotated(name)
-    });
-    Ok(found.collect())
+        name.starts_with(prefix) && name.contains(".audit")
+    };
+    Ok(found.filter(is_log).collect())
 }
 
 /// Removes the audit logs of the tests' clusters.
 pub fn forget() -> Result<()> {
-    for name in Layout::test_clusters() {
-        for log in logs(&Layout::of(&name)?)? {
-            fs::remove_file(&log).with_context(|| format!("cannot remove {}", log.display()))?;
-        }
+    for log in logs(&Layout::test_cluster())? {
+        fs::remove_file(&log).with_context(|| format!("cannot remove {}", log.display()))?;
     }
     Ok(())
 }
@@ -169,10 +161,8 @@ fn is_excused((verb, _, resource): &Right) -> bool {
 /// Fails if the API servers of the tests denied a request of the operator, or if a granted right was not used in any of them.
 pub fn check() -> Result<()> {
     let mut requests = Requests::default();
-    for name in Layout::test_clusters() {
-        for log in logs(&Layout::of(&name)?)? {
-            requests.read(&log)?;
-        }
+    for log in logs(&Layout::test_cluster())? {
+        requests.read(&log)?;
     }
     if requests.used.is_empty() {
         bail!("there is no request of the operator in the audit logs");

@@ -53,6 +53,24 @@ fn an_upgrade_of_the_operator_restarts_nothing_and_applies_at_the_next_restart()
     assert_eq!(upgraded(older)["spec"]["containers"], kept["spec"]["containers"]);
 }
 
+/// The charts named an image for `logfile` before they left it to the operator.
+#[test]
+fn a_chart_that_leaves_out_the_image_of_logfile_restarts_nothing() {
+    let image = "docker.io/library/alpine:latest";
+    let logfile = json!({ "image": image, "imagePullPolicy": "IfNotPresent", "resources": {} });
+    let mut objects = running(&json!({ "logfile": logfile }));
+    let before = template(&planned(objects.clone()));
+    let is_controller = |object: &&mut Value| object["kind"] == "Controller";
+    let controller = objects.iter_mut().find(is_controller).unwrap();
+    controller["spec"]["logfile"].as_object_mut().unwrap().remove("image");
+    assert_eq!(template(&planned(objects.clone())), before);
+    let restarted = template(&planned(annotated(objects, "restart-trigger", "1")));
+    assert!(
+        !restarted.to_string().contains(image),
+        "the next restart uses no such image"
+    );
+}
+
 #[test]
 fn no_probe_kills_a_slurmctld_that_the_agent_supervises() {
     let probes = |slurmctld: Value| {
