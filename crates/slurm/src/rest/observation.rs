@@ -57,7 +57,10 @@ impl Observation {
 
 #[cfg(test)]
 mod tests {
-    use super::{Process, ServedConf};
+    use std::{cell::RefCell, future::ready};
+
+    use super::{Observation, Process, ServedConf};
+    use crate::answer::Answer;
 
     #[test]
     fn a_process_is_unique_after_its_first_second() {
@@ -72,5 +75,28 @@ mod tests {
         assert_eq!(process(1001), None);
         assert_eq!(process(1002), Some(Process { boot_time: 1000 }));
         assert_eq!(process(0), None);
+    }
+
+    #[tokio::test]
+    async fn what_two_processes_reported_proves_nothing() {
+        let read = async |boot_times: [u64; 2]| {
+            let boot_times = RefCell::new(boot_times.into_iter());
+            let process = || {
+                let boot_time = boot_times.borrow_mut().next();
+                ready(Ok::<_, ()>(boot_time.map(|boot_time| Process { boot_time })))
+            };
+            let nothing = Answer {
+                value: Vec::new(),
+                release: None,
+            };
+            let no_jobs = Answer {
+                value: Vec::new(),
+                release: None,
+            };
+            let read = Observation::read(process, ready(Ok(nothing)), ready(Ok(no_jobs)));
+            read.await.unwrap().process
+        };
+        assert_eq!(read([1000, 1000]).await, Some(Process { boot_time: 1000 }));
+        assert_eq!(read([1000, 1010]).await, None);
     }
 }
