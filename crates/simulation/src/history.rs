@@ -11,6 +11,7 @@ use crate::{
     log,
     oracles::{self, Judge},
     panics, script,
+    situations::chosen_situation,
     world::{
         Random, World,
         api::ApiFault,
@@ -21,6 +22,9 @@ use crate::{
 
 /// Events of one history.
 const EVENTS: u64 = 40;
+
+/// How often a history brings a chosen situation about.
+const REPEATED: u64 = 5;
 
 /// Faults of one history, at least.
 const FAULTS: u64 = 3;
@@ -55,6 +59,8 @@ pub(crate) enum Topic {
     Forgotten,
     Configuration,
     Leaders,
+    /// Several events in a row at the right moments (`situations.rs`).
+    Situations,
 }
 
 const TOPICS: [Topic; 6] = [
@@ -65,6 +71,10 @@ const TOPICS: [Topic; 6] = [
     Topic::Configuration,
     Topic::Leaders,
 ];
+
+/// One in so many histories is about situations. Their seeds are a rest, so that the other histories stay as they are when there is
+/// another situation.
+const SITUATIONS: (u64, u64) = (4, 1);
 
 /// What became of a history.
 #[derive(Debug)]
@@ -89,7 +99,10 @@ pub fn play(seed: u64) -> Outcome {
         let random = world.random.fork();
         let mut history = History {
             world: world.clone(),
-            topic: *random.pick(&TOPICS).unwrap(),
+            topic: match *random.pick(&TOPICS).unwrap() {
+                _ if seed % SITUATIONS.0 == SITUATIONS.1 => Topic::Situations,
+                drawn => drawn,
+            },
             random,
             judge: Judge::default(),
             struck: Table::default(),
@@ -132,8 +145,11 @@ impl History {
         let mut faults = 0;
         // Some histories are calm, so that what needs time can happen between two faults.
         let every = *self.random.pick(&[3, 4, 8]).unwrap();
-        for event in 0..EVENTS {
-            if self.random.one_in(every) || EVENTS - event <= FAULTS.saturating_sub(faults) {
+        let only = chosen_situation().is_some();
+        for event in 0..if only { REPEATED } else { EVENTS } {
+            if only || self.topic == Topic::Situations && self.random.one_in(4) {
+                self.bring_about().await;
+            } else if self.random.one_in(every) || EVENTS - event <= FAULTS.saturating_sub(faults) {
                 faults += 1;
                 self.strike().await;
             } else if self.random.one_in(16) {
@@ -159,7 +175,7 @@ impl History {
     }
 
     /// Time passes, and the judge looks.
-    async fn pass(&mut self, time: Duration) {
+    pub(crate) async fn pass(&mut self, time: Duration) {
         let end = elapsed() + time;
         while elapsed() < end {
             sleep(Duration::from_secs(1).min(end.saturating_sub(elapsed()))).await;
@@ -184,8 +200,12 @@ impl History {
         self.suffer(fault);
     }
 
-    fn suffer(&mut self, fault: Fault) {
+    pub(crate) fn suffer(&mut self, fault: Fault) {
         let time = fault.time(&self.random);
+        self.suffer_for(fault, time);
+    }
+
+    pub(crate) fn suffer_for(&mut self, fault: Fault, time: Duration) {
         self.judge.faults_end = self.judge.faults_end.max(elapsed() + time);
         self.world.tell(format!("fault: {fault:?} for {time:?}"));
         let world = self.world.clone();
@@ -206,16 +226,22 @@ impl History {
     }
 
     /// Waits until something is so, for a while.
-    async fn wait(&mut self, is_so: impl Fn(&World) -> bool) {
+    pub(crate) async fn wait(&mut self, is_so: impl Fn(&World) -> bool) {
+        self.wait_for(AIM, is_so).await;
+    }
+
+    /// Waits until something is so. Returns whether that came in time.
+    pub(crate) async fn wait_for(&mut self, time: Duration, is_so: impl Fn(&World) -> bool) -> bool {
         let begin = elapsed();
         let mut looked = begin;
-        while !is_so(&self.world) && elapsed().saturating_sub(begin) < AIM {
+        while !is_so(&self.world) && elapsed().saturating_sub(begin) < time {
             sleep(AIM_STEP).await;
             if elapsed().saturating_sub(looked) >= Duration::from_secs(1) {
                 looked = elapsed();
                 self.judge.look(&self.world);
             }
         }
+        is_so(&self.world)
     }
 
     /// Brings an effect about, and kills slurmctld before it has saved that.

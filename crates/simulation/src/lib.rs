@@ -17,5 +17,6 @@ mod panics;
 mod people;
 pub mod replay;
 pub mod script;
+mod situations;
 pub mod slurm;
 pub mod world;

@@ -33,7 +33,7 @@ impl History {
         let acts: std::ops::Range<u64> = match self.topic {
             Topic::Configuration => 16..21,
             Topic::Workers | Topic::Forgotten => 0..13,
-            Topic::Everything | Topic::Leaders => 0..28,
+            Topic::Everything | Topic::Leaders | Topic::Situations => 0..28,
         };
         let acts = if self.random.one_in(2) { acts } else { 0..28 };
         match self.random.between(acts.start, acts.end - 1) {
@@ -43,7 +43,7 @@ impl History {
             11 | 12 => self.suspend(),
             13 => self.drain(),
             14 => self.resume(),
-            15 => self.resume_ours(),
+            15 => self.resume_one_of_ours(),
             16 => self.configure(),
             17 | 18 => self.partition(),
             19 => self.node_set(),
@@ -136,7 +136,7 @@ impl History {
         done.is_ok()
     }
 
-    fn update(&mut self) {
+    pub(crate) fn update(&mut self) {
         self.images += 1;
         let image = format!("slurmd:{}", self.images);
         self.world.tell(format!("a person updates compute to {image}"));
@@ -178,7 +178,7 @@ impl History {
     }
 
     /// Orders a state of a node, or writes its reason alone. Returns whether slurmctld did it.
-    fn order(&self, node: &str, state: Option<NodeOrder>, reason: Option<&str>) -> bool {
+    pub(crate) fn order(&self, node: &str, state: Option<NodeOrder>, reason: Option<&str>) -> bool {
         let update = NodeUpdate {
             state,
             reason: reason.map(str::to_owned),
@@ -194,10 +194,15 @@ impl History {
     }
 
     fn drain(&mut self) {
-        let Some(name) = self.pick_node(|_| true) else { return };
+        if let Some(name) = self.pick_node(|_| true) {
+            self.drain_node(&name);
+        }
+    }
+
+    pub(crate) fn drain_node(&mut self, name: &str) {
         let reason = *self.random.pick(&REASONS).unwrap();
-        if self.order(&name, Some(NodeOrder::Drain), Some(reason)) {
-            self.judge.orders.drain(&self.world, &name, reason);
+        if self.order(name, Some(NodeOrder::Drain), Some(reason)) {
+            self.judge.orders.drain(&self.world, name, reason);
         }
     }
 
@@ -229,11 +234,17 @@ impl History {
     }
 
     /// Resumes a node that we drained.
-    fn resume_ours(&self) {
+    fn resume_one_of_ours(&mut self) {
         let ours =
             |node: &crate::slurm::state::Node| node.has(NodeFlag::Drain) && node.reason.starts_with("slurm-operator");
         if let Some(name) = self.pick_node(ours) {
-            self.order(&name, Some(NodeOrder::Resume), None);
+            self.resume_ours(&name);
+        }
+    }
+
+    pub(crate) fn resume_ours(&mut self, name: &str) {
+        if self.order(name, Some(NodeOrder::Resume), None) {
+            self.judge.orders.resume_ours(&self.world, name);
         }
     }
 
@@ -336,6 +347,7 @@ impl History {
         }
         // An operator does not drain again what a person resumed: it asks for that.
         for name in oracles::resumed(&self.world) {
+            self.judge.orders.let_go(&name);
             self.order(&name, Some(NodeOrder::Drain), Some(MAY_LEAVE));
         }
         // Jobs that request more nodes than the NodeSet has replicas, or a node without a worker, never start.
@@ -417,6 +429,10 @@ impl History {
             self.world.tell(format!("a person deletes Partition {name}"));
             return;
         }
+        self.create_partition(&name);
+    }
+
+    pub(crate) fn create_partition(&self, name: &str) {
         self.world.tell(format!("a person creates Partition {name}"));
         let spec = json!({ "controllerRef": { "name": "slurm" }, "nodeSets": ["compute"] });
         let meta = json!({ "name": name, "namespace": NAMESPACE });
@@ -430,9 +446,13 @@ impl History {
             self.world.tell("a person deletes NodeSet burst");
             return;
         }
-        self.world.tell("a person creates NodeSet burst");
+        self.create_node_set("burst");
+    }
+
+    pub(crate) fn create_node_set(&self, name: &str) {
+        self.world.tell(format!("a person creates NodeSet {name}"));
         let spec = json!({ "controllerRef": { "name": "slurm" }, "replicas": 1, "partition": { "enabled": true } });
-        let meta = json!({ "name": "burst", "namespace": NAMESPACE });
+        let meta = json!({ "name": name, "namespace": NAMESPACE });
         let object =
             json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "metadata": meta, "spec": spec });
         self.world.create("nodesets", object);

@@ -21,7 +21,7 @@ pub use self::{
     left::{left, remembered},
     orders::{Orders, resumed},
     settled::{changes, differs, objects_of_ours, problems},
-    workers::{LEAVING, marked},
+    workers::{DRAINED, LEAVING, marked},
 };
 
 /// What was judged so far.

@@ -9,6 +9,7 @@ use std::{
 use serde_json::{Value, json};
 use slurm::node::NodeFlag;
 
+use super::workers::{DRAINED, LEAVING};
 use crate::{
     slurm::{
         ControllerId, NodeOrder, Request, Slurm, State,
@@ -50,6 +51,8 @@ pub struct Orders {
     disturbances: u64,
     /// Nodes that a person resumed, as the operator reports, since when it does.
     resumed: BTreeMap<String, Duration>,
+    /// Workers that were to leave when a person resumed their nodes: the UIDs of their pods and their marks, by node.
+    stay: BTreeMap<String, (Value, Value)>,
 }
 
 #[derive(Debug)]
@@ -114,6 +117,25 @@ impl Orders {
         self.nodes.remove(node);
     }
 
+    /// A person resumed a node that we drained. We have noted when we did, so we know that its worker must not leave.
+    pub fn resume_ours(&mut self, world: &World, node: &str) {
+        let pods = world.all("pods");
+        let noted = |pod: &&Arc<Value>| {
+            let annotations = &pod["metadata"]["annotations"];
+            pod["spec"]["hostname"] == node && annotations[LEAVING].is_string() && annotations[DRAINED].is_string()
+        };
+        if let Some(pod) = pods.iter().find(noted) {
+            let meta = &pod["metadata"];
+            let (uid, mark) = (meta["uid"].clone(), meta["annotations"][LEAVING].clone());
+            self.stay.insert(node.to_owned(), (uid, mark));
+        }
+    }
+
+    /// A person drains it, so that its worker leaves.
+    pub fn let_go(&mut self, node: &str) {
+        self.stay.remove(node);
+    }
+
     /// Nodes with an order.
     pub fn node_names(&self) -> Vec<String> {
         self.nodes.keys().cloned().collect()
@@ -156,6 +178,7 @@ impl Orders {
             self.nodes.retain(|_, order| order.durable);
             self.jobs.retain(|_, order| order.durable);
             self.partitions.retain(|_, order| order.noticed);
+            self.stay.clear();
             self.slurmctld = Some(active);
         }
         self.note_what_may_go(world);
@@ -174,6 +197,42 @@ impl Orders {
         failures.extend(self.judge_partitions(world, state, faults_end));
         failures.extend(judge_named(&slurm, state));
         failures.extend(self.judge_resumed(world, &slurm));
+        failures.extend(self.judge_stay(world, state));
+        failures
+    }
+
+    /// A worker whose node a person resumed is not drained again and does not leave, while people want the same.
+    fn judge_stay(&mut self, world: &World, state: &State) -> Vec<String> {
+        let (pods, sets) = (world.all("pods"), world.all("nodesets"));
+        let lost = world.lost_workers.lock().unwrap();
+        let is_rewound = !world.rewound.lock().unwrap().is_empty();
+        let is_ending = |object: &Value| object["metadata"]["deletionTimestamp"].is_string();
+        let mut failures = Vec::new();
+        self.stay.retain(|name, (uid, mark)| {
+            let set = name.rsplit_once('-').map_or("", |(set, _)| set);
+            let has_set = sets
+                .iter()
+                .any(|found| found["metadata"]["name"] == set && !is_ending(found));
+            let pod = pods.iter().find(|pod| pod["metadata"]["uid"] == *uid);
+            let is_same = pod.is_none_or(|pod| pod["metadata"]["annotations"][LEAVING] == *mark);
+            if !has_set || !is_same || is_rewound || lost.contains(name) || self.nodes.contains_key(name) {
+                return false;
+            }
+            if pod.is_none_or(|pod| is_ending(pod)) {
+                failures.push(format!("a person resumed {name}, and its worker left"));
+                return false;
+            }
+            let Some(node) = state.nodes.get(name).filter(|node| !node.down) else {
+                return false;
+            };
+            if node.has(NodeFlag::Drain) {
+                failures.push(format!(
+                    "a person resumed {name}, and it was drained again\n{}",
+                    node.reason
+                ));
+            }
+            !node.has(NodeFlag::Drain)
+        });
         failures
     }
 

@@ -12,6 +12,9 @@ use crate::world::{World, elapsed};
 /// The annotation of a worker that was chosen to leave.
 pub const LEAVING: &str = "nodeset.slinky.slurm.net/leaving";
 
+/// The annotation of a worker that says since when our drain has been in force.
+pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
+
 /// A kubelet ends a pod that the API server does not know within this time, with the grace period of a second that it has then.
 const ENDED: Duration = Duration::from_secs(15);
 

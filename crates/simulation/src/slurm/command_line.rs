@@ -114,7 +114,7 @@ impl Slurm {
                     states == "all" || job.state_names().into_iter().any(has)
                 };
                 let jobs = state.jobs.values().filter(wanted);
-                Output::ok(json::answer("jobs", json::jobs(state, jobs)).to_string())
+                Output::ok(json::answer("jobs", json::jobs(state, jobs, self.clock_behind)).to_string())
             }
         }
     }

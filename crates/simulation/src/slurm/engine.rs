@@ -86,6 +86,8 @@ pub struct Slurm {
     pub(super) hosts: Vec<Host>,
     pub(super) cut: BTreeSet<(ControllerId, HostId)>,
     pub(super) launches: u64,
+    /// How far the clock of slurmctld is behind. Jobs show it, nothing else does.
+    pub clock_behind: Duration,
     pub slurmdbd: Slurmdbd,
     pub ledger: Ledger,
 }

@@ -73,7 +73,9 @@ pub(super) fn nodes<'a>(state: &State, nodes: impl Iterator<Item = &'a Node>, no
     shown.collect()
 }
 
-pub(super) fn jobs<'a>(state: &State, jobs: impl Iterator<Item = &'a Job>) -> Value {
+/// The clock of slurmctld is behind the others by a time.
+pub(super) fn jobs<'a>(state: &State, jobs: impl Iterator<Item = &'a Job>, behind: Duration) -> Value {
+    let time = |at: Option<Duration>| time(at.map(|at| at.saturating_sub(behind)));
     let list =
         |names: &mut dyn Iterator<Item = &String>| Hostlist::of_names(names).map_or(String::new(), |l| l.to_string());
     let shown = jobs.map(|job| {

@@ -89,7 +89,10 @@ impl Slurm {
                     None => json::complaint(0, "No error", "Failure to query node"),
                 }
             }
-            ("GET", ["jobs"]) => json::answer("jobs", json::jobs(self.state(to)?, self.state(to)?.jobs.values())),
+            ("GET", ["jobs"]) => json::answer(
+                "jobs",
+                json::jobs(self.state(to)?, self.state(to)?.jobs.values(), self.clock_behind),
+            ),
             ("GET", ["partitions"]) => json::answer("partitions", json::partitions(self.state(to)?, self.conf(to)?)),
             ("GET", ["reservations"]) => json::answer("reservations", json::reservations(self.state(to)?)),
             ("POST", ["reservation"]) => {

@@ -32,13 +32,7 @@ impl World {
         self.patch("nodes", node, &json!({ "spec": { "unschedulable": true } }));
         let end = elapsed() + time;
         while elapsed() < end {
-            let mut is_refused = false;
-            for pod in self.pods_on(node) {
-                if pod.pointer("/metadata/deletionTimestamp").is_none() {
-                    is_refused |= !self.evict(&pod);
-                }
-            }
-            if !is_refused && self.pods_on(node).is_empty() {
+            if self.evict_all(node) && self.pods_on(node).is_empty() {
                 self.tell(format!("{node} is drained"));
                 break;
             }
@@ -48,6 +42,17 @@ impl World {
         self.tell(format!("a person runs kubectl uncordon {node}"));
         self.disturb();
         self.patch("nodes", node, &json!({ "spec": { "unschedulable": false } }));
+    }
+
+    /// Evicts the pods of a node. Returns whether the API server accepts that of all.
+    pub fn evict_all(&self, node: &str) -> bool {
+        let mut all = true;
+        for pod in self.pods_on(node) {
+            if pod.pointer("/metadata/deletionTimestamp").is_none() {
+                all &= self.evict(&pod);
+            }
+        }
+        all
     }
 
     /// The pods of a node that somebody would make again. `kubectl drain` refuses others.
@@ -128,10 +133,14 @@ impl World {
     }
 
     /// A kubelet is short of memory: it ends a pod at once, without a hook, and takes no new ones for a time.
-    pub(super) async fn evict_by_pressure(&self, time: Duration) {
+    pub(super) async fn evict_by_pressure(&self, only_workers: bool, time: Duration) {
         let uids: Vec<String> = {
             let (pods, nodes) = (self.pods.lock().unwrap(), self.nodes.lock().unwrap());
-            let runs = |content: &Content| matches!(content, Content::Slurmctld(_) | Content::Slurmd(_));
+            let runs = |content: &Content| match content {
+                Content::Slurmctld(_) => !only_workers,
+                Content::Slurmd(_) => true,
+                _ => false,
+            };
             let here = pods
                 .iter()
                 .filter(|(_, pod)| runs(&pod.content) && nodes[&pod.node].lost.is_none());

@@ -24,6 +24,9 @@ use crate::slurm::HostId;
 /// Backups of etcd are kept for this time.
 const KEPT: usize = 10;
 
+/// Clocks may be a minute apart.
+const BEHIND: Duration = Duration::from_secs(45);
+
 /// A fault that lasts for a while and then heals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fault {
@@ -42,10 +45,14 @@ pub enum Fault {
     },
     DeleteController,
     LoseNode(Place),
+    /// The machine of a worker loses its power, and a person declares that nothing runs there (`out-of-service`).
+    DeclareDead,
     /// Kubelet and network are away, processes go on. A person may delete the pods by force.
     CutOffNode(Place, bool),
     DrainNode(Place),
     PressureEviction,
+    /// The same, of a worker.
+    EvictWorker,
     Link(Link, LinkFault),
     Api(Client, ApiFault),
     /// 410 when they begin again.
@@ -56,6 +63,8 @@ pub enum Fault {
     StepNodeClock(f64),
     DriftOperatorClock(f64),
     DriftNodeClock(f64),
+    /// By 45 s.
+    SlowSlurmctldClock,
     Disk(DiskFault),
     /// The state volume fills up while a change of the configuration is delivered.
     FullDiskAtChange,
@@ -317,14 +326,16 @@ impl World {
             Fault::DeleteController => {
                 self.delete("pods", "slurm-controller-0", &json!({}));
             }
-            Fault::LoseNode(place) => self.lose_node(place, time).await,
+            Fault::LoseNode(place) => self.lose_node(place, false, time).await,
+            Fault::DeclareDead => self.lose_node(Place::Worker, true, time).await,
             Fault::CutOffNode(place, force) => self.cut_off(place, force, time).await,
             Fault::DrainNode(place) => {
                 if let Some(node) = self.pick_node(place) {
                     self.drain_node(&node, time).await;
                 }
             }
-            Fault::PressureEviction => self.evict_by_pressure(time).await,
+            Fault::PressureEviction => self.evict_by_pressure(false, time).await,
+            Fault::EvictWorker => self.evict_by_pressure(true, time).await,
             Fault::Link(whose, link) => self.break_link(whose, link, time).await,
             Fault::Api(whose, api) => self.break_api(whose, api, time).await,
             Fault::ExpireWatches => self.access.server.cut_watches(),
@@ -346,6 +357,11 @@ impl World {
                     let clock = self.nodes.lock().unwrap()[&node].clock.clone();
                     set_clock(fault, &clock, time).await;
                 }
+            }
+            Fault::SlowSlurmctldClock => {
+                self.slurm().clock_behind = BEHIND;
+                sleep(time).await;
+                self.slurm().clock_behind = Duration::ZERO;
             }
             Fault::Disk(disk) => self.break_disk(disk, time).await,
             Fault::FullDiskAtChange => {

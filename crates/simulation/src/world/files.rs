@@ -84,12 +84,19 @@ impl Content {
 
     fn sync_names(&mut self, directory: &Path) {
         let is_in = |path: &PathBuf| path.parent() == Some(directory);
+        let before = self.synced.clone();
+        // A file that was renamed keeps the content that was synced under its former name.
+        let is_synced = |content: &[u8]| {
+            let mut files = before.iter().filter(|(path, _)| is_in(path));
+            files.any(|(_, inode)| matches!(inode, Inode::File { bytes, .. } if bytes == content))
+        };
         self.synced
             .retain(|path, _| !is_in(path) || self.live.contains_key(path));
         for (path, inode) in self.live.iter().filter(|(path, _)| is_in(path)) {
             // A file whose content was never synced is empty after a crash.
             let kept = match inode {
-                Inode::File { mode, modified, .. } if !self.synced.contains_key(path) => Inode::File {
+                Inode::File { bytes, .. } if !before.contains_key(path) && is_synced(bytes) => inode.clone(),
+                Inode::File { mode, modified, .. } if !before.contains_key(path) => Inode::File {
                     bytes: Vec::new(),
                     mode: *mode,
                     modified: *modified,

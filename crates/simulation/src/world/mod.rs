@@ -11,7 +11,7 @@ pub mod machine;
 pub mod network;
 mod objects;
 mod operators;
-mod outages;
+pub mod outages;
 mod random;
 mod slurmctld;
 mod slurmd;
@@ -302,7 +302,11 @@ impl World {
     /// The names of workers that run twice.
     pub fn twins(&self) -> BTreeSet<String> {
         let pods = self.pods.lock().unwrap();
-        let runs = pods.values().filter(|pod| matches!(pod.content, Content::Slurmd(_)));
+        let slurm = self.slurm();
+        // A machine without power has pods, too.
+        let runs = pods
+            .values()
+            .filter(|pod| matches!(pod.content, Content::Slurmd(host) if !slurm.host(host).removed));
         let mut seen = BTreeSet::new();
         runs.filter(|pod| !seen.insert(pod.name.clone()))
             .map(|pod| pod.name.clone())

@@ -21,6 +21,12 @@ const SWEEP: Duration = Duration::from_millis(100);
 /// slurmctld gives up a worker that it has not heard of for this time (`SlurmdTimeout`), and starts its jobs elsewhere.
 const GIVEN_UP: Duration = Duration::from_mins(5);
 
+/// Kubernetes misses a node after 40 s.
+const MISSED: Duration = Duration::from_secs(50);
+
+/// The taint by which a person declares that nothing runs on a node.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// Which machine a fault strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -45,13 +51,20 @@ impl World {
         self.random.pick(&well).cloned()
     }
 
+    /// A machine whose kubelet does not report.
+    pub fn lost_node(&self) -> Option<String> {
+        let nodes = self.nodes.lock().unwrap();
+        let mut lost = nodes.iter().filter(|(_, node)| node.lost.is_some());
+        lost.next().map(|(name, _)| name.clone())
+    }
+
     /// The kubelet of a node stops or goes on to report.
     fn set_lost(&self, node: &str, is_lost: bool) {
         self.nodes.lock().unwrap().get_mut(node).unwrap().lost = is_lost.then(elapsed);
     }
 
-    /// A machine loses its power, and what nobody synced; it comes back with its pods.
-    pub(super) async fn lose_node(&self, place: Place, time: Duration) {
+    /// A machine loses its power, and what nobody synced; it comes back with its pods. A person may declare meanwhile that it is dead.
+    pub(super) async fn lose_node(&self, place: Place, declared: bool, time: Duration) {
         let Some(node) = self.pick_node(place) else { return };
         self.tell(format!("node {node} loses its power"));
         self.set_lost(&node, true);
@@ -63,8 +76,17 @@ impl World {
                 self.state_disk().lose_unsynced();
             }
         }
-        sleep(time).await;
+        let patience = if declared { time.min(MISSED) } else { time };
+        sleep(patience).await;
+        if declared {
+            self.tell(format!("a person declares {node} out of service"));
+            self.taint(&node, OUT_OF_SERVICE, &["NoExecute"]);
+        }
+        sleep(time.saturating_sub(patience)).await;
         self.tell(format!("node {node} is back"));
+        if declared {
+            self.taint(&node, OUT_OF_SERVICE, &[]);
+        }
         for pod in self.pods.lock().unwrap().values_mut().filter(|pod| is_here(pod)) {
             // Its sandbox is made again.
             pod.content = Content::Waiting(elapsed() + Duration::from_secs(3));
