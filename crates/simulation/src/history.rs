@@ -187,6 +187,9 @@ impl History {
         if self.topic == Topic::Forgotten && self.random.one_in(2) {
             return self.kill_unsaved().await;
         }
+        if self.topic == Topic::Configuration && self.random.one_in(4) {
+            return self.reopen_and_kill().await;
+        }
         if self.random.one_in(2) {
             self.aim().await;
         }
@@ -262,6 +265,32 @@ impl History {
         self.suffer(Fault::KillSlurmctld);
     }
 
+    /// A person closes a partition and opens it soon after. Others change the configuration at that time, slurmctld may be frozen,
+    /// and it is killed seconds after the operator could see that the partition is open.
+    async fn reopen_and_kill(&mut self) {
+        let partitions = self.shown(|state| state.partitions.keys().cloned().collect());
+        let Some(partition) = self.random.pick(&partitions).cloned() else {
+            return;
+        };
+        self.set_partition(&partition, "DOWN");
+        self.pass(Duration::from_millis(self.random.between(5_000, 20_000)))
+            .await;
+        self.set_partition(&partition, "UP");
+        if self.random.one_in(2) {
+            self.suffer(Fault::FreezeSlurmctld);
+        }
+        self.provoke(Effect::Delivery);
+        self.pass(Duration::from_millis(self.random.between(1_000, 4_000)))
+            .await;
+        self.provoke(Effect::PartitionChanges);
+        while self.world.is_suffering() {
+            self.pass(Duration::from_secs(1)).await;
+        }
+        self.pass(Duration::from_millis(self.random.between(8_000, 12_000)))
+            .await;
+        self.suffer(Fault::KillSlurmctld);
+    }
+
     /// People want more workers, for jobs that wait, and then fewer.
     async fn change_mind(&mut self) {
         self.scale("compute", 4);
@@ -326,6 +355,7 @@ impl History {
         self.pass(REST).await;
         let writes = self.world.access.writes_from(before);
         if let Some(write) = writes.first() {
+            script::show_conditions(&self.world);
             let text = format!(
                 "{} writes at rest, first {} {} by {}\n{}",
                 writes.len(),

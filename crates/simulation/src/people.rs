@@ -158,7 +158,7 @@ impl History {
     }
 
     /// What a slurmctld that answers shows.
-    fn shown<T>(&self, read: impl FnOnce(&State) -> Vec<T>) -> Vec<T> {
+    pub(crate) fn shown<T>(&self, read: impl FnOnce(&State) -> Vec<T>) -> Vec<T> {
         let slurm = self.world.slurm();
         let state = self.world.active().and_then(|active| slurm.state(active).ok());
         state.map(read).unwrap_or_default()
@@ -304,18 +304,14 @@ impl History {
             return self.open_partition(&partition.name);
         }
         let state = *self.random.pick(&CLOSED).unwrap();
-        if self.set_partition(&partition.name, state) {
-            self.judge.orders.close(&partition.name, state);
-        }
+        self.set_partition(&partition.name, state);
     }
 
     pub(crate) fn open_partition(&mut self, name: &str) {
-        if self.set_partition(name, "UP") {
-            self.judge.orders.open(name);
-        }
+        self.set_partition(name, "UP");
     }
 
-    fn set_partition(&self, name: &str, state: &str) -> bool {
+    pub(crate) fn set_partition(&mut self, name: &str, state: &str) {
         let update = PartitionUpdate {
             state: Some(state.to_owned()),
             ..PartitionUpdate::default()
@@ -327,7 +323,9 @@ impl History {
         });
         self.world
             .tell(format!("a person sets partition {name} to {state}: {done:?}"));
-        done.is_ok()
+        if done.is_ok() {
+            self.judge.orders.set_partition(&name, state);
+        }
     }
 
     /// Everything that people ordered in Slurm is lifted, also where a new worker inherited it.

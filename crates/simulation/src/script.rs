@@ -82,7 +82,7 @@ pub fn show_conditions(world: &World) {
     }
 }
 
-/// The nodes, and the jobs that have not ended.
+/// The nodes, the jobs that have not ended, and processes of jobs.
 fn shown_by_slurm(world: &World) -> Vec<String> {
     let slurm = world.slurm();
     let Some(state) = world.active().and_then(|active| slurm.state(active).ok()) else {
@@ -94,7 +94,10 @@ fn shown_by_slurm(world: &World) -> Vec<String> {
     };
     let nodes = state.nodes.values().map(node);
     let jobs = state.jobs.values().filter(|job| job.is_active());
-    nodes.chain(jobs.map(|job| format!("{job:?}"))).collect()
+    let jobs = jobs.map(|job| format!("{job:?}"));
+    let hosts = slurm.hosts().filter(|(_, host)| !host.processes.is_empty());
+    let processes = hosts.map(|(_, host)| format!("processes on {}: {:?}", host.spec.name, host.processes));
+    nodes.chain(jobs).chain(processes).collect()
 }
 
 /// Submits a job and returns its number.

@@ -18,8 +18,9 @@ use crate::{
     world::{World, elapsed},
 };
 
-/// The operator polls Slurm every five seconds, and a change of a partition's state is delivered within seconds of that.
-const NOTICED: Duration = Duration::from_secs(30);
+/// The operator polls Slurm every five seconds, and a change of a partition's state is delivered within seconds of that,
+/// whatever else is to be delivered.
+const NOTICED: Duration = Duration::from_secs(7);
 
 /// A removal that is under way goes on for so long when people want the worker again: an order is given up after ten seconds.
 const REMOVED: Duration = Duration::from_mins(1);
@@ -40,8 +41,8 @@ pub struct Orders {
     nodes: BTreeMap<String, NodeState>,
     /// Held jobs.
     jobs: BTreeMap<JobKey, Held>,
-    /// Partitions with their state.
-    partitions: BTreeMap<String, Closed>,
+    /// Partitions that people closed or opened.
+    partitions: BTreeMap<String, PartitionOrder>,
     /// What people wrote into objects, by kind and name.
     objects: BTreeMap<(&'static str, String), Value>,
     /// Every partition that was ever closed by hand.
@@ -81,7 +82,7 @@ struct Held {
 }
 
 #[derive(Debug)]
-struct Closed {
+struct PartitionOrder {
     state: String,
     since: Duration,
     /// slurmctld has been one process, and nothing has failed, for so long since then that the operator must have noticed.
@@ -149,18 +150,17 @@ impl Orders {
         self.jobs.remove(&job);
     }
 
-    pub fn close(&mut self, partition: &str, state: &str) {
-        let closed = Closed {
+    /// A person sets the state of a partition: closes or opens it.
+    pub fn set_partition(&mut self, partition: &str, state: &str) {
+        let order = PartitionOrder {
             state: state.to_owned(),
             since: elapsed(),
             noticed: false,
         };
-        self.partitions.insert(partition.to_owned(), closed);
-        self.closed_once.insert(partition.to_owned());
-    }
-
-    pub fn open(&mut self, partition: &str) {
-        self.partitions.remove(partition);
+        self.partitions.insert(partition.to_owned(), order);
+        if state != "UP" {
+            self.closed_once.insert(partition.to_owned());
+        }
     }
 
     /// People have just changed objects. What they do not want any more may be gone at the next look.
@@ -314,7 +314,7 @@ impl Orders {
             order.noticed |= elapsed().saturating_sub(order.since.max(faults_end)) > NOTICED;
             if partition.state != order.state {
                 failures.push(format!(
-                    "a person set partition {name} to {}, and nobody lifted it, but it is {}",
+                    "a person set partition {name} to {}, and nobody changed that, but it is {}",
                     order.state, partition.state
                 ));
             }
