@@ -46,6 +46,9 @@ pub struct Judge {
 /// slurmctld answers within this time of the last fault, whatever people write into its configuration.
 const SERVED: Duration = Duration::from_mins(3);
 
+/// A leader ends if it could not renew its lease for so long.
+const RENEWED: Duration = Duration::from_secs(10);
+
 impl Judge {
     pub fn fail(&mut self, world: &World, what: String) {
         if !self.failures.contains(&what) {
@@ -136,8 +139,15 @@ impl Judge {
             )
         };
         let mut failures: Vec<String> = foreign.map(text).collect();
-        let leads =
-            |write: &&crate::world::api::Write| write.leader.is_empty() || write.leader.starts_with(&write.process);
+        let unseated = world.unseated.lock().unwrap().clone();
+        // A restored etcd has an old lease. Who leads learns that when it renews its own, and nobody else leads before.
+        let is_unseated = |write: &crate::world::api::Write| {
+            let mut unseated = unseated.iter();
+            unseated.any(|(leader, at)| leader.starts_with(&write.process) && (*at..*at + RENEWED).contains(&write.at))
+        };
+        let leads = |write: &&crate::world::api::Write| {
+            write.leader.is_empty() || write.leader.starts_with(&write.process) || is_unseated(write)
+        };
         failures.extend(writes.iter().filter(|write| !leads(write)).map(|write| {
             let (process, leader) = (&write.process, &write.leader[..10.min(write.leader.len())]);
             format!("{process} wrote while {leader} led: {} {}", write.method, write.path)

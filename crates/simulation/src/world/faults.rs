@@ -496,6 +496,7 @@ impl World {
         let Some((at, store)) = backup else { return };
         self.tell(format!("etcd is restored from its backup of {:.0} s", at.as_secs_f64()));
         let before = self.names("pods");
+        self.unseated.lock().unwrap().push((self.leader(), elapsed()));
         self.edit(|found| found.restore(&store));
         // Kubelets end the pods that etcd has forgotten.
         for gone in before.iter().filter(|name| self.get("pods", name).is_err()) {

@@ -99,6 +99,8 @@ pub struct Inner {
     backups: Mutex<VecDeque<(Duration, Store)>>,
     /// From when to when everything that was written to the API server is void.
     pub rewound: Mutex<Vec<(Duration, Duration)>>,
+    /// Who led when etcd was restored, and when that was. The lease names an earlier leader since.
+    pub unseated: Mutex<Vec<(String, Duration)>>,
 }
 
 impl fmt::Debug for World {
@@ -147,6 +149,7 @@ impl World {
             severed: Mutex::default(),
             backups: Mutex::default(),
             rewound: Mutex::default(),
+            unseated: Mutex::default(),
         }));
         world.install(nodes);
         let ticking = world.clone();
