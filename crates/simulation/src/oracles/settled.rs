@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
-    slurm::{Request, Slurm, State, state::Node},
+    slurm::{
+        Request, Slurm, State,
+        state::{Job, Node},
+    },
     world::World,
     world::elapsed,
 };
@@ -19,8 +22,10 @@ pub fn differs(world: &World) -> Option<String> {
     let Ok(state) = slurm.state(active) else {
         return Some("slurmctld does not answer".to_owned());
     };
-    // Jobs that start and end change what the operator mirrors. A held job waits for a person.
-    if let Some(job) = state.jobs.values().find(|job| job.is_active() && !job.held) {
+    // Jobs that start and end change what the operator mirrors. A held job waits for a person. A job completes on a node that does
+    // not respond when Slurm sets that DOWN, after `SlurmdTimeout`.
+    let changes = |job: &&Job| job.is_active() && !job.held || job.is_completing();
+    if let Some(job) = state.jobs.values().find(changes) {
         return Some(format!("job {} is {:?}", job.id, job.state_names()));
     }
     let kept = kept_records(world, &slurm);
