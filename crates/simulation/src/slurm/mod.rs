@@ -56,7 +56,7 @@ pub use state::{State, Submission};
 use controller::Requester;
 use engine::{Daemon, Event};
 use ledger::End;
-use settings::{LATENCY, START};
+use settings::{LATENCY, RETRY, START};
 use state::JobKey;
 
 impl Slurm {
@@ -89,7 +89,15 @@ impl Slurm {
     /// SIGKILL.
     pub fn kill_controller(&mut self, id: ControllerId) {
         let now = self.now;
-        let Some(daemon) = self.daemons.remove(&id) else { return };
+        let Some(mut daemon) = self.daemons.remove(&id) else {
+            return;
+        };
+        // slurmd and slurmstepd repeat what was not acknowledged.
+        for event in std::mem::take(&mut daemon.deferred) {
+            if matches!(event, Event::FromHost { .. }) {
+                self.plan(now + RETRY, event);
+            }
+        }
         let saved = &self.volumes[daemon.volume.0];
         let jobs = daemon
             .controller

@@ -294,8 +294,12 @@ impl Slurm {
             return;
         }
         match self.peer_of(host).filter(|_| state.frozen.is_none()) {
-            // A frozen slurmctld takes it when it thaws.
             Some(to) => {
+                // A frozen slurmctld takes it when it thaws. If it is killed before, the sender tries again.
+                if let Some(daemon) = self.daemons.get_mut(&to).filter(|daemon| daemon.frozen) {
+                    daemon.deferred.push(Event::FromHost { host, message });
+                    return;
+                }
                 if let ToController::BatchEnded { launch, .. } = &message {
                     self.hosts[host.0].unreported.retain(|(_, other)| other != launch);
                 }
