@@ -144,7 +144,7 @@ impl History {
             && let Some(node) = leaving(&self.world)
         {
             self.resume_ours(&node);
-            self.pass(Duration::from_secs(60)).await;
+            self.pass(Duration::from_mins(1)).await;
         }
     }
 
@@ -204,7 +204,7 @@ impl History {
         // The leader needs a while to replace it.
         let slow = ApiFault::Slow(Duration::from_secs(1));
         self.suffer_for(Fault::Api(Client::Leader, slow), Duration::from_secs(5));
-        self.suffer_for(Fault::EvictWorker, Duration::from_secs(60));
+        self.suffer_for(Fault::EvictWorker, Duration::from_mins(1));
         self.wait(|world| failed(world).is_some()).await;
         let Some((name, uid)) = failed(&self.world) else { return };
         self.suffer_for(
@@ -223,7 +223,7 @@ impl History {
         };
         if self.wait_for(Duration::from_secs(40), is_busy).await {
             self.suffer_for(Fault::PauseLeader, Duration::from_secs(40));
-            self.pass(Duration::from_secs(60)).await;
+            self.pass(Duration::from_mins(1)).await;
         }
     }
 
@@ -256,10 +256,10 @@ impl History {
     async fn delete_with_unreadable_controller(&mut self) {
         self.want_node_set("burst");
         if self.occupy("burst", 1, &[60, 120]).await {
-            self.suffer_for(Fault::UnreadableController, Duration::from_secs(60));
+            self.suffer_for(Fault::UnreadableController, Duration::from_mins(1));
             // New processes have no Controller in their caches.
             self.suffer(Fault::KillOperators);
-            self.pass(Duration::from_secs(60)).await;
+            self.pass(Duration::from_mins(1)).await;
         }
     }
 
@@ -271,7 +271,7 @@ impl History {
             self.world.tell("a person deletes NodeSet burst");
             self.world.delete("nodesets", "burst", &json!({}));
             self.judge.orders.note_objects(&self.world);
-            self.pass(Duration::from_secs(60)).await;
+            self.pass(Duration::from_mins(1)).await;
         }
     }
 
@@ -327,7 +327,7 @@ impl History {
         self.judge.orders.note_objects(&self.world);
         if self.random.one_in(2) {
             self.pass(Duration::from_secs(5)).await;
-            self.suffer_for(Fault::FreezeAgent, Duration::from_secs(60));
+            self.suffer_for(Fault::FreezeAgent, Duration::from_mins(1));
             self.suffer(Fault::KillOperators);
         }
         self.pass(Duration::from_secs(30)).await;
@@ -372,7 +372,7 @@ impl History {
         let faults = [Fault::KillSlurmctld, Fault::DeleteController, Fault::KillAgent];
         let fault = *self.random.pick(&faults).unwrap();
         self.suffer_for(fault, Duration::from_secs(5));
-        self.pass(Duration::from_secs(240)).await;
+        self.pass(Duration::from_mins(4)).await;
         self.extra_conf("");
     }
 
@@ -382,13 +382,13 @@ impl History {
             return;
         }
         self.suffer_for(Fault::Link(Link::Leader, LinkFault::Freeze), Duration::from_secs(48));
-        self.suffer_for(Fault::EvictWorker, Duration::from_secs(60));
+        self.suffer_for(Fault::EvictWorker, Duration::from_mins(1));
         self.pass(Duration::from_millis(self.random.between(500, 3000))).await;
         self.suffer_for(Fault::PauseLeader, Duration::from_secs(70));
         for _ in 0..4 {
             self.submit_to("compute", 120, None);
         }
-        self.pass(Duration::from_secs(60)).await;
+        self.pass(Duration::from_mins(1)).await;
     }
 
     fn want_node_set(&self, name: &str) {
@@ -464,8 +464,8 @@ impl History {
     /// A machine with jobs loses its power, and a person declares it dead.
     async fn declare_dead(&mut self) {
         self.occupy("compute", 2, &[60, 120]).await;
-        self.suffer_for(Fault::DeclareDead, Duration::from_secs(120));
-        self.pass(Duration::from_secs(60)).await;
+        self.suffer_for(Fault::DeclareDead, Duration::from_mins(2));
+        self.pass(Duration::from_mins(1)).await;
     }
 
     /// New workers get jobs at once, which seem to be older than the workers by slurmctld's clock.
@@ -479,7 +479,7 @@ impl History {
         }
         self.scale("compute", 4);
         self.judge.orders.note_objects(&self.world);
-        self.pass(Duration::from_secs(60)).await;
+        self.pass(Duration::from_mins(1)).await;
     }
 
     fn extra_conf(&mut self, text: &str) {
