@@ -163,29 +163,9 @@ pub(crate) const MEANT: &[(&str, &str, &str)] = &[
         "Pod Security Standard restricted",
     ),
     (
-        "StatefulSet",
-        "spec template spec initContainers logfile image",
-        "the image of slurmctld: no image with the tag latest",
-    ),
-    (
-        "Pod",
-        "spec initContainers logfile image",
-        "the image of slurmd: no image with the tag latest",
-    ),
-    (
-        "Deployment slurm-login-*",
-        "spec template spec initContainers initconf image",
-        "the image of login: no image with the tag latest",
-    ),
-    (
-        "*",
-        "spec logfile image",
-        "the chart leaves it out: no image with the tag latest",
-    ),
-    (
-        "LoginSet",
-        "spec initconf image",
-        "the chart leaves it out: no image with the tag latest",
+        "Secret slurm-sssd-conf",
+        "data sssd.conf",
+        "min_id: users of a directory get no UID of the system",
     ),
     (
         "ConfigMap",

@@ -86,7 +86,7 @@ fn objects_that_a_controller_refers_to_are_read() {
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     });
     namespace.apply(&claim.to_string()).unwrap();
-    let shared = "ha: {backups: 1}, persistence: {enabled: true, existingClaim: state}";
+    let shared = "ha: {enabled: true}, persistence: {enabled: true, existingClaim: state}";
     let said = rejected(&namespace, &format!("{CONTROLLER} {{{shared}}}}}"));
     assert!(said.contains("ReadWriteMany"), "{said}");
     // An Accounting may come later.

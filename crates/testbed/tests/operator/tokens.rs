@@ -10,7 +10,7 @@ use testbed::command::{long_output, output};
 use testbed::harness::{Namespace, cluster, eventually, expect};
 use testbed::paths;
 
-use crate::common::clusters::{CONTROLLER, REST_API, change_spec, operator_namespace, wait_said, workers};
+use crate::common::clusters::{CONTROLLER, REST_API, operator_namespace, wait_said, workers};
 use crate::common::forward::Forward;
 use crate::common::slurm::{SOON, slurm, wait_idle};
 
@@ -138,19 +138,10 @@ fn set_key(namespace: &Namespace, text: &str) {
 
 /// Errors are reported and heal, and another key gives another token.
 fn an_odd_user_and_another_key(namespace: &Namespace) {
-    namespace.apply(ODD).unwrap();
-    wait_said(
-        namespace,
-        "token/odd",
-        "Ready",
-        &["False", "which is not a valid name of a Secret"],
-    );
-    change_spec(
-        namespace,
-        "token/odd",
-        &json!({ "secretRef": { "name": "odd", "key": "token" } }),
-    )
-    .unwrap();
+    let said = namespace.apply(ODD).unwrap_err().to_string();
+    assert!(said.contains("spec.secretRef.name"), "{said}");
+    let named = format!("{ODD}  secretRef:\n    name: odd\n    key: token\n");
+    namespace.apply(&named).unwrap();
     wait_said(
         namespace,
         "token/odd",
