@@ -17,9 +17,8 @@ pub fn render_markdown() -> String {
          violates the rule, and says why in a condition. A warning is reported, and the operator acts.\n\
          * **admission webhook**: the rule is about a new object or a change, and the API server cannot check it alone. Without\n  \
          a webhook nothing does.\n\n\
-         Rules that the API server checks are checked by the operator too, for objects that were stored before. Some of its\n\
-         expressions accept a little more than the operator does, to stay within its cost limits. Where the API server cannot\n\
-         check a rule, the table says why.\n",
+         Rules that the API server checks are checked by the operator too, for objects that were stored before. Where the\n\
+         API server cannot check a rule, the table says why.\n",
     );
     let mut kind = "";
     let entries = entries();

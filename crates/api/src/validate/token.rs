@@ -117,7 +117,7 @@ impl Validate for Token {
         Rule {
             id: "secret-name",
             field: "spec.secretRef.name",
-            holds: "or its default `<name>-jwt-<username>` must be a valid name of a Secret",
+            holds: "or its default <name>-jwt-<username> must be a valid name of a Secret",
             remedy: "set a name of lower-case letters, digits, dashes and dots",
             cel: Cel::Object {
                 reads: &["spec.secretRef", "spec.username"],
