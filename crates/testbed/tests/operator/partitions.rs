@@ -349,8 +349,8 @@ fn a_line_that_would_join_the_next_one_is_rejected_and_the_next_one_stays_live()
     );
     ready(&namespace, "gpu");
 
-    // The bad one can be changed too, once it is corrected.
-    patch(&namespace, "gpt", &json!({ "config": "AllowGroups=x" }));
+    // The bad one can be made once it is corrected.
+    make(&namespace, "gpt", "  nodeSets: [compute]\n  config: AllowGroups=x\n");
     ready(&namespace, "gpt");
     live(&namespace, "gpt", &["AllowGroups=x"]);
     live(&namespace, "gpu", &["State=UP"]);

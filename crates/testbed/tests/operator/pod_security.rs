@@ -118,6 +118,8 @@ fn workers_without_privileges_run_jobs() {
     // On two nodes, as a user who is not root.
     let hosts = slurm(&namespace, "srun -p all -N 2 --chdir=/tmp hostname | sort").unwrap();
     assert_eq!(hosts, "slinky-0\nslinky-1\n");
+    // slurmctld could not reach an srun that had waited for the end of the first job.
+    wait_idle(&namespace, 2).unwrap();
     let who = slurm(&namespace, "srun -p all --chdir=/tmp id -un").unwrap();
     assert_eq!(who.trim(), "slurm");
 
