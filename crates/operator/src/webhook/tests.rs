@@ -279,6 +279,10 @@ async fn many_requests_at_once_get_the_right_answers() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let server = FakeServer::new();
+    let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "webhook"}, "webhooks": []});
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    store(&server, path, configuration);
     let client = server.client();
     let certificates = runtime::admission::Certificates {
         namespace: "slinky".to_owned(),

@@ -346,8 +346,8 @@ impl Keeper {
     ) -> anyhow::Result<()> {
         let (secret, stored) = match &own.secret {
             Known::Nothing => return Ok(()),
-            // The owner of the Secret is not known yet.
-            _ if self.certificates.managed && matches!(own.validating, Known::Nothing) => return Ok(()),
+            // Nothing calls the webhook: the chart is being installed or uninstalled, and a new Secret would be left over.
+            _ if self.certificates.managed && !matches!(own.validating, Known::Present(_)) => return Ok(()),
             Known::Absent => (None, Content::default()),
             Known::Present(secret) => (Some(secret), Content::of(secret)),
         };
