@@ -1,7 +1,7 @@
 //! The rules of the admission webhook: those of `api`, and those that need other objects or the checker of Slurm's files.
 //!
-//! The webhook only tells people earlier. Every rule is checked again when the operator acts on an object, so a request
-//! that cannot be judged because something could not be read is accepted with a warning.
+//! The webhook reports problems earlier than the operator, which checks every rule again before it acts on an object. A
+//! request that cannot be judged because something could not be read is therefore accepted with a warning.
 
 mod binding;
 mod preview;

@@ -13,7 +13,9 @@ use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
 use k8s_openapi::{
     ByteString,
     api::{
-        admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+        admissionregistration::v1::{
+            MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+        },
         core::v1::Secret,
     },
 };
@@ -142,7 +144,7 @@ impl Pair {
             let mut roots = RootCertStore::empty();
             roots.add(end_entity.clone())?;
             for root in CertificateDer::pem_slice_iter(trusted.as_bytes()).flatten() {
-                // One that is not a certificate is trusted by nobody.
+                // An entry that is not a certificate adds no trust anchor.
                 let _ = roots.add(root);
             }
             let provider = Arc::new(aws_lc_rs::default_provider());
@@ -346,8 +348,6 @@ impl Keeper {
     ) -> anyhow::Result<()> {
         let (secret, stored) = match &own.secret {
             Known::Nothing => return Ok(()),
-            // Nothing calls the webhook: the chart is being installed or uninstalled, and a new Secret would be left over.
-            _ if self.certificates.managed && !matches!(own.validating, Known::Present(_)) => return Ok(()),
             Known::Absent => (None, Content::default()),
             Known::Present(secret) => (Some(secret), Content::of(secret)),
         };
@@ -356,16 +356,20 @@ impl Keeper {
             self.serve(stored.serving.as_ref(), last);
             return Ok(());
         }
+        let Known::Present(configuration) = &own.validating else {
+            // Nothing calls the webhook: the chart is being installed or uninstalled, and a new Secret would be left over.
+            return Ok(());
+        };
         let since = introduced.as_ref().filter(|(trusted, _)| *trusted == stored.trusted);
         let is_introduced =
             since.is_some_and(|(_, since)| self.host.instant().saturating_duration_since(*since) >= INTRODUCTION);
         let wanted = renew(&host_name, now, &stored, last.as_ref(), is_introduced)?;
         if wanted != stored {
             // The watch brings what was written, by this replica or by another one, and with it the next step.
-            return self.write(own, secret, &wanted).await;
+            return self.write(configuration, secret, &wanted).await;
         }
         self.serve(stored.serving.as_ref(), last);
-        let current = self.introduce(own, &stored.trusted).await?;
+        let current = self.introduce(configuration, &own.mutating, &stored.trusted).await?;
         match introduced {
             Some((trusted, _)) if current && *trusted == stored.trusted => {}
             _ => *introduced = current.then(|| (stored.trusted.clone(), self.host.instant())),
@@ -392,7 +396,12 @@ impl Keeper {
         }
     }
 
-    async fn write(&self, own: &Own, secret: Option<&Secret>, wanted: &Content) -> anyhow::Result<()> {
+    async fn write(
+        &self,
+        owner: &ValidatingWebhookConfiguration,
+        secret: Option<&Secret>,
+        wanted: &Content,
+    ) -> anyhow::Result<()> {
         let (namespace, name) = (&self.certificates.namespace, &self.certificates.secret);
         let api: Api<Secret> = Api::namespaced(self.clients.calls.clone(), namespace);
         let new = || Secret {
@@ -405,10 +414,8 @@ impl Keeper {
         };
         let mut written = secret.cloned().unwrap_or_else(new);
         (written.data, written.metadata.managed_fields) = (Some(wanted.data()), None);
-        if let Known::Present(configuration) = &own.validating {
-            // It is deleted with the chart.
-            written.metadata.owner_references = configuration.owner_ref(&()).map(|owner| vec![owner]);
-        }
+        // It is deleted with the chart.
+        written.metadata.owner_references = owner.owner_ref(&()).map(|owner| vec![owner]);
         // It has the version of the watch: a replica that is slower gets a conflict.
         let result = match secret {
             Some(_) => api.replace(name, &PostParams::default(), &written).await,
@@ -422,33 +429,39 @@ impl Keeper {
         Ok(())
     }
 
-    /// Makes API servers trust these. Returns whether they are told already.
-    async fn introduce(&self, own: &Own, trusted: &str) -> anyhow::Result<bool> {
-        let mut current = !matches!(own.validating, Known::Nothing) && !matches!(own.mutating, Known::Nothing);
-        if let Known::Present(found) = &own.validating {
-            let webhooks = found.webhooks.iter().flatten();
-            let told = webhooks.map(|webhook| (webhook.name.as_str(), webhook.client_config.ca_bundle.as_ref()));
-            current &= self.tell(found, told, trusted).await?;
-        }
-        if let Known::Present(found) = &own.mutating {
-            let webhooks = found.webhooks.iter().flatten();
-            let told = webhooks.map(|webhook| (webhook.name.as_str(), webhook.client_config.ca_bundle.as_ref()));
-            current &= self.tell(found, told, trusted).await?;
-        }
-        Ok(current)
+    /// Writes the trusted certificates to `caBundle` of all webhooks. Returns whether they were there already.
+    async fn introduce(
+        &self,
+        validating: &ValidatingWebhookConfiguration,
+        mutating: &Known<MutatingWebhookConfiguration>,
+        trusted: &str,
+    ) -> anyhow::Result<bool> {
+        let webhooks = validating.webhooks.iter().flatten();
+        let clients = webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config));
+        let is_current = self.write_bundle(validating, clients, trusted).await?;
+        let is_current_too = match mutating {
+            Known::Nothing => false,
+            Known::Absent => true,
+            Known::Present(mutating) => {
+                let webhooks = mutating.webhooks.iter().flatten();
+                let clients = webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config));
+                self.write_bundle(mutating, clients, trusted).await?
+            }
+        };
+        Ok(is_current && is_current_too)
     }
 
-    async fn tell<K: Object>(
+    async fn write_bundle<K: Object>(
         &self,
         configuration: &K,
-        webhooks: impl Iterator<Item = (&str, Option<&ByteString>)>,
+        webhooks: impl Iterator<Item = (&str, &WebhookClientConfig)>,
         trusted: &str,
     ) -> anyhow::Result<bool> {
         let bundle = ByteString(trusted.as_bytes().to_vec());
         let mut changes = Vec::new();
-        for (index, (name, told)) in webhooks.enumerate() {
-            if told != Some(&bundle) {
-                // Somebody may have changed the list since.
+        for (index, (name, client)) in webhooks.enumerate() {
+            if client.ca_bundle.as_ref() != Some(&bundle) {
+                // The list may have changed since.
                 changes.push(json!({"op": "test", "path": format!("/webhooks/{index}/name"), "value": name}));
                 let path = format!("/webhooks/{index}/clientConfig/caBundle");
                 changes.push(json!({"op": "add", "path": path, "value": bundle}));
