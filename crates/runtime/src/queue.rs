@@ -18,6 +18,8 @@ const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(5);
 /// Full jitter may be zero; an API server that has just rejected a request gets at least this long.
 const SHORTEST: Duration = Duration::from_millis(100);
+/// The least time between two reconciles, so that a deadline that is just over makes no busy loop.
+const SOONEST: Duration = Duration::from_millis(10);
 
 /// The keys of one kind.
 #[derive(Debug, Default)]
@@ -70,7 +72,7 @@ impl Queue {
         self.failed.remove(key);
         self.running.remove(key);
         if let Some(after) = requeue {
-            self.add(key.clone(), now + after);
+            self.add(key.clone(), now + after.max(SOONEST));
         }
     }
 
@@ -130,6 +132,16 @@ mod tests {
         assert_eq!(queue.take(now), Some(key("a")));
         assert_eq!(queue.take(now), Some(key("b")));
         assert_eq!(queue.take(now), None);
+    }
+
+    #[test]
+    fn time_passes_before_a_key_runs_again() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.add(key("a"), now);
+        assert_eq!(queue.take(now), Some(key("a")));
+        queue.finish(&key("a"), Some(Duration::ZERO), now);
+        assert_eq!(queue.take(now), None);
+        assert_eq!(queue.take(now + SOONEST), Some(key("a")));
     }
 
     #[test]

@@ -336,7 +336,9 @@ impl History {
             let of_people = nodes.filter(|node| {
                 // The successor of an updated worker inherits the drain; a worker may also stay after all.
                 let has_left = node.reason.contains(MAY_LEAVE) && !leaving.contains(&node.name);
-                has_left || REASONS.iter().any(|reason| node.reason.contains(reason))
+                // Slurm itself drains a node whose processes have the number of a job that it forgot.
+                let has_duplicate = node.reason.contains("Duplicate jobid");
+                has_left || has_duplicate || REASONS.iter().any(|reason| node.reason.contains(reason))
             });
             of_people.map(|node| node.name.clone()).collect()
         };

@@ -52,6 +52,8 @@ const MAX_REQUESTS: usize = 200;
 pub(super) struct Registrations {
     /// When slurmctld was started.
     start: u64,
+    /// Its process, which a reconfigure replaces.
+    pid: Option<i32>,
     nodes: BTreeMap<String, Registered>,
     /// Nodes that were deleted on order, until slurmctld has saved that.
     deleted: BTreeMap<String, Deleted>,
@@ -103,7 +105,20 @@ impl Registrations {
     }
 
     /// Returns the nodes that are to register now, with `grace` after a start.
-    fn due(&mut self, start: u64, nodes: &[LiveNode], now: Instant, grace: Duration) -> Vec<Due> {
+    fn due(
+        &mut self,
+        (start, pid): (u64, Option<i32>),
+        nodes: &[LiveNode],
+        now: Instant,
+        grace: Duration,
+    ) -> Vec<Due> {
+        if self.pid != pid {
+            self.pid = pid;
+            // The new process has read the jobs from its files again. It has forgotten nothing.
+            for registered in self.nodes.values_mut().filter(|it| !it.is_forgotten) {
+                registered.since = now;
+            }
+        }
         if self.start != start {
             self.start = start;
             for registered in self.nodes.values_mut() {
@@ -246,7 +261,8 @@ impl Services {
                 debug!(node, %error, "cannot delete the node again");
             }
         }
-        let mut due = self.registrations().due(start, nodes, now, grace(&configuration));
+        let process = (start, state.daemon.pid);
+        let mut due = self.registrations().due(process, nodes, now, grace(&configuration));
         // Slurm would start a job again whose end slurmctld forgot.
         if has_database(&configuration) && !self.has_compared_ends(start) {
             due.retain(|due| due.is_forgotten);
@@ -325,8 +341,12 @@ mod tests {
         }
 
         fn look(&mut self, second: u64, start: u64, nodes: &[LiveNode]) -> Vec<String> {
+            self.look_at(second, (start, Some(1)), nodes)
+        }
+
+        fn look_at(&mut self, second: u64, process: (u64, Option<i32>), nodes: &[LiveNode]) -> Vec<String> {
             let now = self.begin + Duration::from_secs(second);
-            let due = self.registrations.due(start, nodes, now, GRACE);
+            let due = self.registrations.due(process, nodes, now, GRACE);
             for due in &due {
                 self.registrations.asked(&due.name, true, now);
             }
@@ -348,6 +368,19 @@ mod tests {
         assert_eq!(looks.look(127, 8, &restarted), [""; 0]);
         assert_eq!(looks.look(152, 8, &restarted), ["n1", "n2"], "slurmctld has started");
         assert_eq!(looks.look(200, 8, &restarted), [""; 0]);
+    }
+
+    #[test]
+    fn a_reconfigure_renews_the_time_in_which_slurm_spares_jobs() {
+        let mut looks = Looks::new();
+        let nodes = [node("n1", 1)];
+        assert_eq!(looks.look_at(0, (7, Some(1)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(20, (7, Some(2)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(25, (7, Some(2)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(45, (7, Some(2)), &nodes), ["n1"]);
+        // What was found then is saved by a reconfigure.
+        assert_eq!(looks.look_at(50, (7, Some(3)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(75, (7, Some(3)), &nodes), [""; 0]);
     }
 
     #[test]
@@ -373,7 +406,7 @@ mod tests {
         assert_eq!(looks.look(50, 7, &[silent]), [""; 0]);
         let nodes = [node("n1", 1)];
         let now = looks.begin + Duration::from_mins(1);
-        assert_eq!(looks.registrations.due(7, &nodes, now, GRACE).len(), 1);
+        assert_eq!(looks.registrations.due((7, Some(1)), &nodes, now, GRACE).len(), 1);
         looks.registrations.asked("n1", false, now);
         assert_eq!(looks.look(70, 7, &nodes), [""; 0], "others come first");
         assert_eq!(looks.look(85, 7, &nodes), ["n1"]);

@@ -87,8 +87,8 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
         // An administrator's drain serves as well.
         return;
     } else if as_given(&node.reason) == reason {
-        // A cordon can last. Leaving workers got the annotations with their drain.
-        if cause.is_none() && (noted(observed, worker).is_none() || worker.drain_reason().is_none()) {
+        // Noted for the running slurmctld: it has not forgotten this drain, so only an administrator can revert it.
+        if respects_resume && (noted(observed, worker).is_none() || worker.drain_reason().is_none()) {
             let reason = (DRAIN_REASON.to_owned(), Some(reason));
             let since = (DRAINED.to_owned(), Some(in_force_from(observed, observed.now)));
             plan.mark(worker, MetadataPatch::new(), [reason, since].into());
@@ -472,6 +472,30 @@ mod tests {
         assert_eq!(steps(&on(&quiet, noted.clone(), before)), [""; 0]);
         let after = begun(in_force, "2026-01-01T00:59:57Z");
         assert_eq!(steps(&on(&quiet, noted, after)), ["label compute-0"]);
+    }
+
+    #[test]
+    fn a_drain_that_outlasted_slurmctld_is_noted_so_that_a_later_resume_is_respected() {
+        let quiet = k1(false, &json!({}));
+        let reason = "slurm-operator: Pod (slurm/compute-0) is pending termination for scale-in";
+        let leaving = annotated(
+            worker(0),
+            "nodeset.slinky.slurm.net/leaving",
+            "scale-in 2026-01-01T00:59:00Z",
+        );
+        let drained = annotated(annotated(leaving, REASON, reason), SINCE, "2026-01-01T00:59:10Z");
+        let restarted = |knowledge| begun(knowledge, "2026-01-01T00:59:20Z");
+        let scaled_in = |pod: &Value, knowledge| {
+            let objects = vec![quiet.clone(), pod.clone()];
+            steps(&planned(&json!({ "replicas": 0 }), objects, restarted(knowledge))).join("; ")
+        };
+        let busy = node(&["MIXED", "DRAIN", "DYNAMIC_NORM"], reason);
+        assert_eq!(scaled_in(&drained, busy.clone()), "label compute-0");
+        let noted = annotated(drained.clone(), SINCE, "2026-01-01T00:59:30Z");
+        assert_eq!(scaled_in(&noted, busy), "");
+        // Only a drain that nobody saw after the restart may have been forgotten.
+        assert_eq!(scaled_in(&drained, node(OPEN, "")), "drain compute-0");
+        assert_eq!(scaled_in(&noted, node(OPEN, "")), "");
     }
 
     #[test]

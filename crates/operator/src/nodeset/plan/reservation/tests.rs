@@ -388,7 +388,10 @@ fn a_worker_leaves_the_reservation_before_it_is_removed() {
         &["compute-0"],
         "compute-[0-1]",
     );
-    assert_eq!(steps(&plan), [&format!("change {NAME}"), "drain compute-1"]);
+    assert_eq!(
+        steps(&plan),
+        [&format!("change {NAME}"), "drain compute-1", "label compute-0"]
+    );
     let [Effect::Reserve { request, .. }, ..] = plan.effects.as_slice() else {
         panic!()
     };
