@@ -34,7 +34,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What a history about situations brings about. `SIMULATION_SITUATION` chooses one, and the history has nothing else.
-const SITUATIONS: [&str; 19] = [
+const SITUATIONS: [&str; 18] = [
     "evict-busy-worker",
     "resume-before-eviction",
     "resume-leaving",
@@ -49,7 +49,6 @@ const SITUATIONS: [&str; 19] = [
     "pause-slow-leader",
     "cut-off-slurmctld",
     "start-from-old-bundle",
-    "restart-with-refused-files",
     "deliver-order-late",
     "declare-dead",
     "slow-clock",
@@ -81,7 +80,6 @@ impl History {
             "pause-slow-leader" => self.pause_slow_leader().await,
             "cut-off-slurmctld" => self.cut_off_slurmctld(),
             "start-from-old-bundle" => self.start_from_old_bundle().await,
-            "restart-with-refused-files" => self.restart_with_refused_files().await,
             "deliver-order-late" => self.deliver_order_late().await,
             "declare-dead" => self.declare_dead().await,
             "slow-clock" => self.slow_clock().await,
@@ -359,21 +357,6 @@ impl History {
             self.suffer_for(Fault::LoseNode(Place::Slurmctld), Duration::from_secs(20));
         }
         self.pass(Duration::from_secs(90)).await;
-    }
-
-    /// slurmctld starts anew after it has refused files that a dry run accepts.
-    async fn restart_with_refused_files(&mut self) {
-        if !self.is_calm("compute", 1).await {
-            return;
-        }
-        self.extra_conf("AuthType=auth/munge\n");
-        self.pass(Duration::from_millis(self.random.between(1000, 20_000)))
-            .await;
-        let faults = [Fault::KillSlurmctld, Fault::DeleteController, Fault::KillAgent];
-        let fault = *self.random.pick(&faults).unwrap();
-        self.suffer_for(fault, Duration::from_secs(5));
-        self.pass(Duration::from_mins(4)).await;
-        self.extra_conf("");
     }
 
     /// What the leader ordered about a failed worker arrives when another leader has replaced the worker.
