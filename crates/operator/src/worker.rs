@@ -13,6 +13,8 @@ use kube::ResourceExt;
 /// Annotation of a worker whose Slurm node the operator has drained: since when the drain has been in force. If the node is no longer
 /// drained, an administrator resumed it.
 pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
+/// When the operator saw that an administrator had resumed the node since.
+pub const RESUMED: &str = "nodeset.slinky.slurm.net/resumed";
 /// Annotation of a worker whose Slurm node the operator drains: the reason it gives. It is written before the order is sent, and tells
 /// the operator's drain from one that an administrator made with other words.
 pub const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
@@ -236,6 +238,11 @@ impl<'a> Worker<'a> {
     /// Returns since when the operator's drain has been in force.
     pub fn drained_since(self) -> Option<Timestamp> {
         self.annotation(DRAINED)?.parse().ok()
+    }
+
+    /// Returns when the operator saw that an administrator had reverted its drain.
+    pub fn resumed_at(self) -> Option<Timestamp> {
+        self.annotation(RESUMED)?.parse().ok()
     }
 
     pub fn label(self, key: &str) -> Option<&'a str> {

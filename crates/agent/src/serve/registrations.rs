@@ -105,13 +105,7 @@ impl Registrations {
     }
 
     /// Returns the nodes that are to register now, with `grace` after a start.
-    fn due(
-        &mut self,
-        (start, pid): (u64, Option<i32>),
-        nodes: &[LiveNode],
-        now: Instant,
-        grace: Duration,
-    ) -> Vec<Due> {
+    fn due(&mut self, (start, pid): (u64, Option<i32>), nodes: &[LiveNode], now: Instant, grace: Duration) -> Vec<Due> {
         if self.pid != pid {
             self.pid = pid;
             // The new process has read the jobs from its files again. It has forgotten nothing.

@@ -164,6 +164,7 @@ const IN_SOURCE: &[(&str, &[&str])] = &[
             "\"SuccessfulDelete\"",
             // Annotations that an operator of an earlier release may have written.
             "\"nodeset.slinky.slurm.net/drained\"",
+            "\"nodeset.slinky.slurm.net/resumed\"",
             "\"nodeset.slinky.slurm.net/drain-reason\"",
             "\"slinky.slurm.net/restart-reasons\"",
             "\"slinky.slurm.net/template-version\"",

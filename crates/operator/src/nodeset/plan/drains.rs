@@ -3,7 +3,8 @@
 //!
 //! An administrator's order is never overwritten. Before the operator drains a node it records the reason on the pod
 //! ([`DRAIN_REASON`]), and afterwards the time ([`DRAINED`]): if the drain is gone later, an administrator resumed the
-//! node. Every order names the state it was planned on and is rejected if the node has changed since.
+//! node. That is recorded too ([`RESUMED`]), since the next slurmctld could be taken for one that forgot the drain. Every order
+//! names the state it was planned on and is rejected if the node has changed since.
 
 use api::keys;
 use jiff::{SignedDuration, Timestamp};
@@ -14,7 +15,7 @@ use super::{Effect, MetadataPatch, Plan, PlannedOrder, Situation, Wait, cordon};
 use crate::{
     cluster::{NodeOrder, Seen},
     nodeset::{build::TERMINATING, observe::Observed},
-    worker::{Cause, DRAIN_REASON, DRAINED, Worker},
+    worker::{Cause, DRAIN_REASON, DRAINED, RESUMED, Worker},
 };
 
 /// slurmctld saves its state every 5 s. A drain that has been in force for longer than this survives its death.
@@ -72,13 +73,19 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
     if !node.state.is_drain() {
         // A resume from before the worker was chosen to leave does not count.
         let wanted_since = cause.and(worker.leaving()).map(|leaving| leaving.since);
-        match worker.drained_since().filter(|since| Some(*since) >= wanted_since) {
+        let is_current = |time: &Timestamp| Some(*time) >= wanted_since;
+        let was_resumed = worker.resumed_at().is_some_and(|at| is_current(&at));
+        match worker.drained_since().filter(is_current) {
             // The snapshot is older than the drain.
             Some(since) if seen.at <= since => return,
-            Some(since) if respects_resume && !may_be_forgotten(seen, since) => {
+            Some(since) if respects_resume && (was_resumed || !may_be_forgotten(seen, since)) => {
                 plan.waits.push(resumed(&node.name, cause.is_some()));
                 // The poll reads the start of slurmctld together with the jobs.
                 plan.needs_jobs |= seen.boot().is_none();
+                if !was_resumed && seen.boot().is_some() {
+                    let now = (RESUMED.to_owned(), Some(format!("{:.3}", observed.now)));
+                    plan.mark(worker, MetadataPatch::new(), [now].into());
+                }
                 return;
             }
             _ => {}
@@ -112,6 +119,9 @@ fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
     let mut over = MetadataPatch::new();
     if worker.drained_since().is_some() {
         over.insert(DRAINED.to_owned(), None);
+    }
+    if worker.resumed_at().is_some() {
+        over.insert(RESUMED.to_owned(), None);
     }
     // While the drain is in force, this annotation identifies it.
     if worker.drain_reason().is_some() && !ours {
@@ -208,6 +218,7 @@ mod tests {
     use crate::{
         cluster::{Knowledge, Seen},
         nodeset::fixture::{now, planned, with, worker},
+        worker::RESUMED,
     };
 
     fn node(state: &[&str], reason: &str) -> Knowledge {
@@ -396,7 +407,7 @@ mod tests {
         );
         for (since, expected) in [
             // It was drained to leave, and an administrator reverted that.
-            (Some("2026-01-01T00:59:10Z"), ""),
+            (Some("2026-01-01T00:59:10Z"), "label compute-0"),
             // The drain was for a cordon, before it was chosen to leave.
             (Some("2026-01-01T00:58:00Z"), "drain compute-0"),
             // The snapshot is older than the drain.
@@ -425,7 +436,10 @@ mod tests {
             assert_eq!(plan.waits, [super::resumed("compute-0", false)]);
         }
         let same = begun(node(OPEN, ""), "2026-01-01T00:59:50Z");
-        assert_eq!(steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), same)), [""; 0]);
+        assert_eq!(
+            steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), same)),
+            ["label compute-0"]
+        );
         let next = begun(node(OPEN, ""), "2026-01-01T00:59:58Z");
         assert_eq!(
             steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), next)),
@@ -438,8 +452,8 @@ mod tests {
         // slurmctld was killed right afterwards, and the operator was away for longer than slurmctld takes to save.
         for (booted, expected) in [
             ("2026-01-01T00:50:20Z", "drain compute-0"),
-            ("2026-01-01T00:57:00Z", ""),
-            ("2026-01-01T00:40:00Z", ""),
+            ("2026-01-01T00:57:00Z", "label compute-0"),
+            ("2026-01-01T00:40:00Z", "label compute-0"),
         ] {
             let plan = on(&quiet, cordoned("2026-01-01T00:50:00Z"), begun(node(OPEN, ""), booted));
             assert_eq!(steps(&plan).join("; "), expected, "{booted}");
@@ -447,6 +461,8 @@ mod tests {
         // The resume is forgotten with the cordon.
         let uncordoned = annotated(worker(0), SINCE, "2026-01-01T00:50:00Z");
         assert_eq!(steps(&on(&quiet, uncordoned, node(OPEN, ""))), ["label compute-0"]);
+        let resumed = annotated(worker(0), RESUMED, "2026-01-01T00:50:00Z");
+        assert_eq!(steps(&on(&quiet, resumed, node(OPEN, ""))), ["label compute-0"]);
     }
 
     #[test]
@@ -495,7 +511,10 @@ mod tests {
         assert_eq!(scaled_in(&noted, busy), "");
         // Only a drain that nobody saw after the restart may have been forgotten.
         assert_eq!(scaled_in(&drained, node(OPEN, "")), "drain compute-0");
-        assert_eq!(scaled_in(&noted, node(OPEN, "")), "");
+        assert_eq!(scaled_in(&noted, node(OPEN, "")), "label compute-0");
+        // Then it stays resumed, whichever slurmctld runs.
+        let resumed = annotated(drained, RESUMED, "2026-01-01T00:59:15Z");
+        assert_eq!(scaled_in(&resumed, node(OPEN, "")), "");
     }
 
     #[test]

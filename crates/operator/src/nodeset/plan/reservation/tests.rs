@@ -404,7 +404,14 @@ fn a_worker_leaves_the_reservation_before_it_is_removed() {
     );
     assert_eq!(
         (steps(&plan), reason(&plan)),
-        (vec![format!("unreserve {NAME}")], "Replacing")
+        (
+            vec![
+                format!("unreserve {NAME}"),
+                "label compute-0".into(),
+                "label compute-1".into()
+            ],
+            "Replacing"
+        )
     );
     // Then they are removed.
     let replacing = remembered("False", "Replacing", NOW, Some(BEGUN));
