@@ -14,6 +14,7 @@ mod paced;
 mod program;
 mod random;
 mod real;
+mod slots;
 mod task;
 mod temporary;
 pub mod watch;
@@ -45,6 +46,7 @@ pub use self::{
     listener::{Accept, Listener},
     program::{Process, Program},
     random::Random,
+    slots::{Held, Limits, Slot, Slots},
     task::Task,
     temporary::TemporaryDirectory,
     worker::{Work, Worker},

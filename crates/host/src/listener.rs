@@ -1,6 +1,9 @@
 //! A socket that accepts connections, real or simulated.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+};
 
 use futures::future::BoxFuture;
 use tokio::net::{TcpListener, UnixListener};
@@ -9,7 +12,8 @@ use crate::Connection;
 
 /// What a [`Listener`] accepts from.
 pub trait Accept: fmt::Debug + Send + Sync {
-    fn accept(&self) -> BoxFuture<'_, io::Result<Connection>>;
+    /// The next connection and the address of its client, which a unix socket does not have.
+    fn accept(&self) -> BoxFuture<'_, io::Result<(Connection, Option<IpAddr>)>>;
 
     /// `None` for a unix socket.
     fn address(&self) -> Option<SocketAddr>;
@@ -26,6 +30,11 @@ impl Listener {
 
     /// The next connection.
     pub async fn accept(&self) -> io::Result<Connection> {
+        Ok(self.0.accept().await?.0)
+    }
+
+    /// The next connection and the address of its client; `None` for a unix socket.
+    pub async fn accept_from(&self) -> io::Result<(Connection, Option<IpAddr>)> {
         self.0.accept().await
     }
 
@@ -36,12 +45,12 @@ impl Listener {
 }
 
 impl Accept for TcpListener {
-    fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
+    fn accept(&self) -> BoxFuture<'_, io::Result<(Connection, Option<IpAddr>)>> {
         Box::pin(async {
-            let (stream, _) = Self::accept(self).await?;
+            let (stream, client) = Self::accept(self).await?;
             // It fails if the peer has closed the connection already, which the first read shows.
             let _ = stream.set_nodelay(true);
-            Ok(Box::new(stream) as Connection)
+            Ok((Box::new(stream) as Connection, Some(client.ip())))
         })
     }
 
@@ -51,8 +60,8 @@ impl Accept for TcpListener {
 }
 
 impl Accept for UnixListener {
-    fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
-        Box::pin(async { Ok(Box::new(Self::accept(self).await?.0) as Connection) })
+    fn accept(&self) -> BoxFuture<'_, io::Result<(Connection, Option<IpAddr>)>> {
+        Box::pin(async { Ok((Box::new(Self::accept(self).await?.0) as Connection, None)) })
     }
 
     fn address(&self) -> Option<SocketAddr> {

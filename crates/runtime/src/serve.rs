@@ -1,6 +1,12 @@
 //! The HTTP servers for health and metrics.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::{Ready, ready},
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use axum::{
@@ -11,8 +17,17 @@ use axum::{
     response::Response,
     routing::get,
 };
-use axum_server::tls_rustls::RustlsConfig;
-use host::Host;
+use axum_server::{
+    Server,
+    accept::Accept,
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
+};
+use host::{Held, Host, Limits, Slots};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, UserInfo},
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
@@ -23,11 +38,24 @@ use rustls::{
     crypto::aws_lc_rs,
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
 };
+use tokio::net::TcpStream;
 
 use crate::{Context, Object, error::describe, health::Health, metrics::number};
 
 /// The content type Prometheus expects of this text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Metrics have a few readers, and a kubelet opens a connection per probe. Clients are not told apart: a job that opens
+/// thousands of connections has one address, and displaces its own.
+const LIMITS: Limits = Limits {
+    unauthenticated: 64,
+    per_address: 8,
+    authenticated: 0,
+    patience: None,
+};
+
+/// Readers of metrics and kubelets send a request as soon as they are connected.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A host without free file descriptors may have some again after this time.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
@@ -102,39 +130,65 @@ fn respond(wrong: &[String], what: &str) -> (StatusCode, String) {
 pub(crate) async fn serve(host: &Host, address: SocketAddr, routes: Router) -> anyhow::Result<()> {
     let listener = host.listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-    axum::serve(HttpListener(listener), routes).await.context("HTTP server")
+    let slots = Slots::new(LIMITS);
+    loop {
+        let connection = match listener.accept_from().await {
+            Ok((connection, client)) => slots.hold(connection, client),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(routes.clone());
+        let serving = async move {
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+            if let Err(error) = builder.serve_connection(TokioIo::new(connection), service).await {
+                tracing::debug!(%error, "connection ended");
+            }
+        };
+        host.spawn("connection", serving).detach();
+    }
 }
 
-/// A listener of the host, for axum. No handler depends on the peer's address.
-struct HttpListener(host::Listener);
+/// Gives connections their places, before TLS.
+#[derive(Debug, Clone)]
+pub(crate) struct SlotAcceptor(Slots);
 
-impl axum::serve::Listener for HttpListener {
-    type Io = host::Connection;
-    type Addr = ();
+impl<S> Accept<TcpStream, S> for SlotAcceptor {
+    type Stream = Held<TcpStream>;
+    type Service = S;
+    type Future = Ready<io::Result<(Self::Stream, S)>>;
 
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            match self.0.accept().await {
-                Ok(connection) => return (connection, ()),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_RETRY).await;
-                }
-            }
-        }
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let client = stream.peer_addr().ok().map(|client| client.ip());
+        ready(Ok((self.0.hold(stream, client), service)))
     }
+}
 
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(())
-    }
+/// A server of HTTPS. It closes a connection on which no request begins for `head_timeout`.
+pub(crate) fn bind_secure(
+    address: SocketAddr,
+    tls: ServerConfig,
+    limits: Limits,
+    head_timeout: Duration,
+) -> Server<SocketAddr, RustlsAcceptor<SlotAcceptor>> {
+    let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(tls))).handshake_timeout(HEAD_TIMEOUT);
+    // Without ALPN, clients speak HTTP/1.1.
+    let mut server = axum_server::bind(address)
+        .acceptor(acceptor.acceptor(SlotAcceptor(Slots::new(limits))))
+        .http1_only();
+    let mut http1 = server.http_builder().http1();
+    http1.timer(TokioTimer::new()).header_read_timeout(head_timeout);
+    server
 }
 
 /// Serves over HTTPS, to callers whom the API server authenticates by their token (TokenReview) and authorizes
 /// (SubjectAccessReview). The certificate is self-signed and lives as long as this process: it encrypts the connection,
 /// but does not authenticate the server.
 async fn serve_secure(address: SocketAddr, routes: Router, client: Client, audiences: Audiences) -> anyhow::Result<()> {
-    let config = RustlsConfig::from_config(Arc::new(build_tls()?));
-    axum_server::bind_rustls(address, config)
+    bind_secure(address, build_tls()?, LIMITS, HEAD_TIMEOUT)
         .serve(guarded(routes, client, audiences).into_make_service())
         .await
         .with_context(|| format!("HTTPS server on {address}"))

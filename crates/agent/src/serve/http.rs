@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use host::Listener;
+use host::{Limits, Listener, Slot, Slots};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
@@ -21,7 +21,7 @@ use slurm::agent::{
     PROTOCOL, PROTOCOL_HEADER, PartitionCommand, Pushed, Refusal, ReservationCommand, Status, path,
 };
 use slurm::revision::{Digest, MAX_BUNDLE};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -35,8 +35,14 @@ use super::rollout::PushResult;
 use super::slurm_tools::read;
 use super::writer::{Handle, Push};
 
-/// One operator uses a few connections. Each costs some kilobytes.
-const MAX_CONNECTIONS: usize = 256;
+/// One operator uses a few connections, and a kubelet one per probe. Each costs some kilobytes.
+const LIMITS: Limits = Limits {
+    unauthenticated: 64,
+    per_address: 8,
+    authenticated: 192,
+    // The operator sends its first request as soon as it is connected.
+    patience: Some(Duration::from_secs(5)),
+};
 
 /// Longer than the operator keeps an idle connection, so that the operator closes it.
 const HEAD_TIMEOUT: Duration = Duration::from_mins(1);
@@ -64,11 +70,10 @@ pub(super) struct Server {
 }
 
 pub(super) async fn serve(listener: Listener, server: Arc<Server>) -> Infallible {
-    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let slots = Slots::new(LIMITS);
     loop {
-        let permit = Arc::clone(&free).acquire_owned().await;
-        let connection = match listener.accept().await {
-            Ok(connection) => connection,
+        let connection = match listener.accept_from().await {
+            Ok((connection, client)) => slots.hold(connection, client),
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
                 sleep(RETRY_INTERVAL).await;
@@ -78,10 +83,10 @@ pub(super) async fn serve(listener: Listener, server: Arc<Server>) -> Infallible
         let host = server.services.host.clone();
         let server = Arc::clone(&server);
         let serve = async move {
-            let _permit = permit;
+            let slot = connection.slot();
             let service = service_fn(move |request| {
-                let server = Arc::clone(&server);
-                async move { Ok::<_, Infallible>(server.respond(request).await) }
+                let (server, slot) = (Arc::clone(&server), slot.clone());
+                async move { Ok::<_, Infallible>(server.respond(request, &slot).await) }
             });
             let serving = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -131,11 +136,11 @@ impl From<Refusal> for Reply {
 }
 
 impl Server {
-    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> Response<Full<Bytes>> {
         let (reply, proof) = match (request.method(), request.uri().path()) {
             (&Method::GET, path::HEALTHZ) => (text(StatusCode::OK, "ok\n"), None),
             (&Method::GET, path::READYZ) => (self.readiness(), None),
-            _ => self.respond_authenticated(request).await,
+            _ => self.respond_authenticated(request, slot).await,
         };
         let mut response = Response::new(Full::from(reply.body));
         *response.status_mut() = reply.status;
@@ -163,7 +168,7 @@ impl Server {
     }
 
     /// Responds to a caller that has the key.
-    async fn respond_authenticated(&self, request: Request<Incoming>) -> (Reply, Option<String>) {
+    async fn respond_authenticated(&self, request: Request<Incoming>, slot: &Slot) -> (Reply, Option<String>) {
         let key = match self.key() {
             Ok(key) => key,
             Err(refusal) => return (refusal.into(), None),
@@ -171,7 +176,7 @@ impl Server {
         let Some(token) = bearer(&request).map(str::to_owned) else {
             return (Refusal::token("the request has none").into(), None);
         };
-        let reply = match self.admit(&key, &token, request).await {
+        let reply = match self.admit(&key, &token, request, slot).await {
             Ok((request, fence)) => self.route(request, fence).await.unwrap_or_else(Reply::from),
             Err(refusal) => {
                 warn!(%refusal, "request rejected");
@@ -195,6 +200,7 @@ impl Server {
         key: &AgentKey,
         token: &str,
         request: Request<Incoming>,
+        slot: &Slot,
     ) -> Result<(Request<Bytes>, Option<Fence>), Refusal> {
         let (head, body) = request.into_parts();
         let about = agent::Request {
@@ -203,6 +209,7 @@ impl Server {
             pod: &self.pod,
         };
         let claims = Claims::verify(token, key, about, self.services.host.now()).map_err(Refusal::token)?;
+        slot.authenticated();
         let body = read_body(body).await?;
         if Digest::of(&body) != claims.body {
             return Err(Refusal::token("it is for another body"));

@@ -95,6 +95,88 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
+/// The head of a request that never ends.
+const HALF_REQUEST: &[u8] = b"GET /v1/revision HTTP/1.1\r\nHost: agent\r\n";
+
+/// Opens connections from this address, each with half a request.
+async fn flood(agent: SocketAddr, from: Ipv4Addr, count: usize) -> Vec<tokio::net::TcpStream> {
+    use tokio::io::AsyncWriteExt as _;
+    let mut open = Vec::new();
+    for _ in 0..count {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        let mut stream = socket.connect(agent).await.unwrap();
+        // The agent may have closed it already.
+        let _ = stream.write_all(HALF_REQUEST).await;
+        open.push(stream);
+    }
+    open
+}
+
+/// Whether the agent has closed the connection.
+fn is_closed(stream: &tokio::net::TcpStream) -> bool {
+    match stream.try_read(&mut [0; 1]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_connections_stops_neither_orders_nor_probes() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    let client = pod.client();
+    client.status().await.unwrap();
+    let flooded = async {
+        let mut open = Vec::new();
+        // The clients below have 127.0.0.1.
+        for last in 2..=21 {
+            open.extend(flood(pod.address, Ipv4Addr::new(127, 0, 0, last), 100).await);
+        }
+        open
+    };
+    let worked = async {
+        for number in 2..6 {
+            assert_eq!(pod.client().status().await.unwrap().protocol, slurm::agent::PROTOCOL);
+            let pushed = client
+                .push(&revision(number, &format!("of {number}")), fence(number))
+                .await
+                .unwrap();
+            assert_eq!(pushed.outcome, Outcome::Applied);
+            assert_eq!(get(pod.address, "/healthz").await, 200);
+        }
+    };
+    let (open, ()) = tokio::join!(flooded, worked);
+    let deadline = Instant::now() + Duration::from_secs(4);
+    while open.iter().filter(|stream| !is_closed(stream)).count() > 64 {
+        assert!(Instant::now() < deadline);
+        sleep(Duration::from_millis(50)).await;
+    }
+    pod.client().status().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_without_a_valid_token_is_closed() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let pod = Pod::running(&revision(1, "one")).await;
+    let mut open = flood(pod.address, Ipv4Addr::LOCALHOST, 1).await;
+    let stream = &mut open[0];
+    let start = Instant::now();
+    // A rejected request gives it no more time.
+    stream.write_all(b"Authorization: Bearer x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(
+        answer.starts_with(b"HTTP/1.1 401"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    let took = start.elapsed();
+    assert!(
+        took > Duration::from_secs(4) && took < Duration::from_secs(15),
+        "{took:?}"
+    );
+}
+
 /// Mounts a candidate as the kubelet does.
 fn mount(pod: &Pod, version: &str, candidate: &Candidate) {
     let directory = pod.path("candidate");

@@ -19,8 +19,8 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
-use axum_server::{Handle, tls_rustls::RustlsConfig};
-use host::Host;
+use axum_server::Handle;
+use host::{Host, Limits};
 use rustls::{ServerConfig, crypto::aws_lc_rs};
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -44,6 +44,17 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_millis(500);
 /// How long requests may arrive after the pod has begun to stop, until all nodes send them elsewhere.
 const LAST_REQUESTS: Duration = Duration::from_secs(5);
+
+/// An API server uses a connection per concurrent request, over HTTP/1.1, and may reach all webhooks from one address.
+const LIMITS: Limits = Limits {
+    unauthenticated: 512,
+    per_address: 256,
+    authenticated: 0,
+    patience: None,
+};
+
+/// Longer than the 90 s for which an API server keeps an idle connection: a request must not meet a closed one.
+const HEAD_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What is accepted.
 pub trait Rules: Clone + Send + Sync + 'static {
@@ -83,12 +94,9 @@ pub async fn run(
     };
     let routes = review_routes(rules, metrics.clone());
     let handle = Handle::new();
-    let reviews = axum_server::bind_rustls(
-        options.address,
-        RustlsConfig::from_config(Arc::new(tls(serving.clone())?)),
-    )
-    .handle(handle.clone())
-    .serve(routes.into_make_service());
+    let reviews = serve::bind_secure(options.address, tls(serving.clone())?, LIMITS, HEAD_TIMEOUT)
+        .handle(handle.clone())
+        .serve(routes.into_make_service());
     let health = async {
         match options.health_address {
             Some(address) => serve::serve(&host, address, health_routes(serving, Arc::clone(&stopping))).await,

@@ -5,6 +5,7 @@ use axum::{
     http::{self, Request},
 };
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 use super::*;
@@ -43,6 +44,62 @@ async fn a_process_with_a_silent_watch_is_not_ready() {
     assert_eq!(health.silent(), ["Pod"]);
     health.heard("Pod", silent_after);
     assert_eq!(request(&health, "/readyz").await, StatusCode::OK);
+}
+
+/// Opens connections from this address and sends half a request on each.
+async fn flood(server: SocketAddr, from: [u8; 4], count: usize) -> Vec<TcpStream> {
+    let mut open = Vec::new();
+    for _ in 0..count {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        let mut stream = socket.connect(server).await.unwrap();
+        // The server may have closed it already.
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await;
+        open.push(stream);
+    }
+    open
+}
+
+async fn probe(server: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(server).await.unwrap();
+    let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    match stream.try_read(&mut [0; 1]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    }
+}
+
+#[tokio::test]
+async fn a_probe_is_answered_during_a_flood_and_slow_requests_end() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let host = host::Host::real();
+    let health = Health::new(host.clone());
+    let serving = tokio::spawn(async move { serve(&host, address, health_routes(health)).await });
+    while TcpStream::connect(address).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut open = Vec::new();
+    for last in 2..22 {
+        open.extend(flood(address, [127, 0, 0, last], 50).await);
+        assert!(probe(address).await.starts_with("HTTP/1.1 200"));
+    }
+    let held = open.iter().filter(|stream| !is_closed(stream)).count();
+    assert!((1..=64).contains(&held), "{held} connections are open");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !open.iter().all(is_closed) {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    serving.abort();
 }
 
 /// An API server that accepts the tokens `reader` and `stranger`, authorizes only the first, and fails on `fault`.

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -70,8 +70,8 @@ pub struct Network(Arc<Mutex<Inner>>, Random);
 
 #[derive(Default)]
 struct Inner {
-    listeners: BTreeMap<(String, u16), UnboundedSender<Connection>>,
-    sockets: BTreeMap<(String, String), UnboundedSender<Connection>>,
+    listeners: BTreeMap<(String, u16), UnboundedSender<Incoming>>,
+    sockets: BTreeMap<(String, String), UnboundedSender<Incoming>>,
     /// What happens to everything from one machine to another.
     faults: BTreeMap<u64, (String, String, LinkFault)>,
     /// Faults so far.
@@ -202,7 +202,7 @@ impl Network {
         let inner = self.inner();
         let socket = inner.sockets.get(&(machine.to_owned(), path.to_owned()));
         let socket = socket.ok_or(io::ErrorKind::NotFound)?;
-        let sent = socket.send(Box::new(far));
+        let sent = socket.send((Box::new(far), None));
         sent.map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
         Ok(Box::new(near))
     }
@@ -240,7 +240,7 @@ impl Network {
         };
         if is_loopback {
             let (near, far) = duplex(BUFFER);
-            let sent = listener.send(Box::new(far));
+            let sent = listener.send((Box::new(far), from.parse().ok()));
             return match sent {
                 Ok(()) => Ok(Box::new(near)),
                 Err(_) => Err(io::ErrorKind::ConnectionRefused.into()),
@@ -248,7 +248,7 @@ impl Network {
         }
         let (near, client) = duplex(BUFFER);
         let (far, server_side) = duplex(BUFFER);
-        let sent = listener.send(Box::new(server_side));
+        let sent = listener.send((Box::new(server_side), from.parse().ok()));
         sent.map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
         let (from_client, to_client) = split(client);
         let (from_server, to_server) = split(far);
@@ -302,7 +302,7 @@ impl Way {
         self,
         mut from: ReadHalf<DuplexStream>,
         mut to: WriteHalf<DuplexStream>,
-        double: Option<UnboundedSender<Connection>>,
+        double: Option<UnboundedSender<Incoming>>,
     ) {
         let mut chunk = vec![0; 1 << 14];
         let mut sent = Vec::new();
@@ -321,7 +321,7 @@ impl Way {
         if let Some(listener) = double {
             sleep(Duration::from_secs(2)).await;
             let (mut near, far) = duplex(BUFFER);
-            if listener.send(Box::new(far)).is_ok() && near.write_all(&sent).await.is_ok() {
+            if listener.send((Box::new(far), None)).is_ok() && near.write_all(&sent).await.is_ok() {
                 // Nobody reads the second answer.
                 sleep(Duration::from_secs(10)).await;
             }
@@ -329,13 +329,16 @@ impl Way {
     }
 }
 
+/// A connection and the address of its client.
+type Incoming = (Connection, Option<IpAddr>);
+
 struct Accepting {
     address: Option<SocketAddr>,
-    connections: tokio::sync::Mutex<UnboundedReceiver<Connection>>,
+    connections: tokio::sync::Mutex<UnboundedReceiver<Incoming>>,
 }
 
 impl Accepting {
-    fn new(address: Option<SocketAddr>, connections: UnboundedReceiver<Connection>) -> Self {
+    fn new(address: Option<SocketAddr>, connections: UnboundedReceiver<Incoming>) -> Self {
         let connections = tokio::sync::Mutex::new(connections);
         Self { address, connections }
     }
@@ -348,7 +351,7 @@ impl fmt::Debug for Accepting {
 }
 
 impl Accept for Accepting {
-    fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
+    fn accept(&self) -> BoxFuture<'_, io::Result<Incoming>> {
         Box::pin(async {
             let next = self.connections.lock().await.recv().await;
             next.ok_or_else(|| io::ErrorKind::ConnectionAborted.into())
