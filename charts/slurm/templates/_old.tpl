@@ -11,12 +11,10 @@ Values of older charts that are set, one line each with what to use now. NOTES p
 {{- if .Values.jwtHs256KeyRef }}
   jwtHs256KeyRef: write jwtKey.create: false and jwtKey.secretRef. It is still honoured.
 {{- end }}
-{{- range list "controller" "restapi" "accounting" "nodesetDefaults" "loginsetDefaults" }}
-{{- if hasKey (get $.Values .) "networkPolicy" }}
-  {{ . }}.networkPolicy: has no effect. Put NetworkPolicies into extraObjects.
-{{- end }}
-{{- end }}
 {{- range $name, $set := include "slurm.nodesets" . | fromJson }}
+{{- if ne (toJson $set.networkPolicy) (toJson $.Values.nodesetDefaults.networkPolicy) }}
+  nodesets.{{ $name }}.networkPolicy: has no effect. Write nodesetDefaults.networkPolicy, which is for all workers.
+{{- end }}
 {{- if hasKey $set "taintKubeNodes" }}
   nodesets.{{ $name }}.taintKubeNodes: has no effect. Taint the nodes and give podSpec.tolerations.
 {{- end }}
