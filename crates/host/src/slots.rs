@@ -240,8 +240,8 @@ mod tests {
         patience: Some(Duration::from_secs(5)),
     };
 
-    fn address(last: u8) -> Option<IpAddr> {
-        Some(Ipv4Addr::new(10, 0, 0, last).into())
+    fn address(last: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, last).into()
     }
 
     /// A connection and its client's end.
@@ -249,7 +249,7 @@ mod tests {
 
     fn open(slots: &Slots, last: u8) -> Ends {
         let (near, far) = duplex(64);
-        (slots.hold(near, address(last)), far)
+        (slots.hold(near, Some(address(last))), far)
     }
 
     async fn works((held, client): &mut Ends) -> bool {
@@ -320,7 +320,9 @@ mod tests {
         let slots = Slots::new(LIMITS);
         let mut known = open(&slots, 2);
         known.0.slot().authenticated();
-        let _flood: Vec<_> = (0..2000).map(|number| open(&slots, (number % 250) as u8)).collect();
+        let _flood: Vec<_> = (0..2000_u32)
+            .map(|number| open(&slots, number.to_be_bytes()[3]))
+            .collect();
         assert!(works(&mut known).await);
         assert_eq!(slots.places().open.len(), 11);
     }
