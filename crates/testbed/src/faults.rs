@@ -276,7 +276,7 @@ impl Cluster {
     }
 
     /// The node a pod runs on, and a process on it that is inside the pod's network.
-    fn network_of(&self, pod: Pod) -> Result<(Namespaces, String)> {
+    pub(crate) fn network_of(&self, pod: Pod) -> Result<(Namespaces, String)> {
         let (place, id) = self.container(pod, None)?;
         let tasks = ctr(place, &["tasks", "list"])?;
         let line = tasks

@@ -2,7 +2,7 @@
 //!
 //! From the ground up: `ground` (is the machine fit), `kubernetes` and `image` (what is built once), `namespaces`, `init`,
 //! `network`, `cgroups` (what a node is made of), `control_plane` and `node` (what runs where), `cluster` (its life),
-//! `outside` (machines beside it), `faults` (how it is hurt), `inside` and `reading` (how it is looked into), `rights` (what the
+//! `outside` (machines beside it), `faults` (how it is hurt), `policies` (what its network forbids), `inside` and `reading` (how it is looked into), `rights` (what the
 //! operator was allowed and did), `harness` (how tests use it).
 
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ pub mod node;
 pub mod outside;
 pub mod paths;
 pub mod pki;
+pub mod policies;
 pub mod process;
 mod reading;
 pub mod rights;

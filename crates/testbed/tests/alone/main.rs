@@ -18,6 +18,7 @@ mod kills_during_partition_changes;
 mod kills_during_removals;
 mod metrics;
 mod namespaced;
+mod network_policies;
 mod nodes;
 mod nodes_lost;
 mod older_definitions;
