@@ -61,6 +61,8 @@ pub(crate) enum Topic {
     Leaders,
     /// Several events in a row at the right moments (`situations.rs`).
     Situations,
+    /// Each kind of fault strikes during each kind of effect, in turn. `SIMULATION_TOPIC=pairs` chooses it.
+    Pairs,
 }
 
 const TOPICS: [Topic; 6] = [
@@ -98,8 +100,10 @@ pub fn play(seed: u64) -> Outcome {
         log::tell(&world);
         let random = world.random.fork();
         let mut history = History {
+            seed,
             world: world.clone(),
             topic: match *random.pick(&TOPICS).unwrap() {
+                _ if std::env::var("SIMULATION_TOPIC").is_ok_and(|topic| topic == "pairs") => Topic::Pairs,
                 _ if seed % SITUATIONS.0 == SITUATIONS.1 => Topic::Situations,
                 drawn => drawn,
             },
@@ -127,6 +131,7 @@ pub fn play(seed: u64) -> Outcome {
 }
 
 pub(crate) struct History {
+    seed: u64,
     pub(crate) world: World,
     pub(crate) random: Random,
     pub(crate) judge: Judge,
@@ -149,6 +154,9 @@ impl History {
         for event in 0..if only { REPEATED } else { EVENTS } {
             if only || self.topic == Topic::Situations && self.random.one_in(4) {
                 self.bring_about().await;
+            } else if self.topic == Topic::Pairs {
+                faults += 1;
+                self.strike_pair(event).await;
             } else if self.random.one_in(every) || EVENTS - event <= FAULTS.saturating_sub(faults) {
                 faults += 1;
                 self.strike().await;
@@ -203,6 +211,18 @@ impl History {
         self.suffer(fault);
     }
 
+    /// Brings the next kind of effect about, and strikes it with the next kind of fault. Histories of consecutive seeds go on where the
+    /// last one ended.
+    async fn strike_pair(&mut self, event: u64) {
+        let faults = Fault::of_each_kind(&self.random);
+        let number = usize::try_from(self.seed * EVENTS + event).unwrap();
+        let (round, place) = (number / Effect::ALL.len(), number % Effect::ALL.len());
+        let (effect, fault) = (Effect::ALL[place], faults[(round + place) % faults.len()]);
+        self.aim_at(effect).await;
+        self.struck.note(fault.kind(), &Effect::under_way(&self.world));
+        self.suffer(fault);
+    }
+
     pub(crate) fn suffer(&mut self, fault: Fault) {
         let time = fault.time(&self.random);
         self.suffer_for(fault, time);
@@ -218,6 +238,10 @@ impl History {
     /// Brings an effect about, and waits until it is under way. Each is as likely as any other, however rare it is by itself.
     async fn aim(&mut self) {
         let effect = *self.random.pick(&Effect::ALL).unwrap();
+        self.aim_at(effect).await;
+    }
+
+    async fn aim_at(&mut self, effect: Effect) {
         if !effect.is_under_way(&self.world) {
             match effect {
                 Effect::SlurmctldStarts => self.suffer(Fault::KillSlurmctld),

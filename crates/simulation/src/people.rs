@@ -33,7 +33,7 @@ impl History {
         let acts: std::ops::Range<u64> = match self.topic {
             Topic::Configuration => 16..21,
             Topic::Workers | Topic::Forgotten => 0..13,
-            Topic::Everything | Topic::Leaders | Topic::Situations => 0..28,
+            Topic::Everything | Topic::Leaders | Topic::Situations | Topic::Pairs => 0..28,
         };
         let acts = if self.random.one_in(2) { acts } else { 0..28 };
         match self.random.between(acts.start, acts.end - 1) {

@@ -465,13 +465,6 @@ impl History {
         self.pass(Duration::from_mins(1)).await;
     }
 
-    fn extra_conf(&mut self, text: &str) {
-        self.world.tell(format!("a person sets extraConf to {text:?}"));
-        self.world
-            .patch("controllers", "slurm", &json!({ "spec": { "extraConf": text } }));
-        self.judge.orders.note_objects(&self.world);
-    }
-
     /// Writes a label, so that operators look at the workers there.
     fn touch(&mut self, machine: &str) {
         let labels = json!({ "example.com/rack": elapsed().as_secs().to_string() });

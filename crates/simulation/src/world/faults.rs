@@ -2,6 +2,7 @@
 //! and the API server are with them.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -23,6 +24,9 @@ use crate::slurm::HostId;
 
 /// Backups of etcd are kept for this time.
 const KEPT: usize = 10;
+
+/// So many drawn faults are of every kind.
+const DRAWS: usize = 2000;
 
 /// Clocks may be a minute apart.
 const BEHIND: Duration = Duration::from_secs(45);
@@ -91,16 +95,29 @@ pub enum Client {
 }
 
 impl Fault {
-    /// Its kind, for the table of what was covered.
+    /// Its kind, for the table of what was covered: what fails, not for whom or for how long.
     pub fn kind(self) -> String {
-        let words = format!("{self:?}");
-        // Without what was drawn: durations, seconds and rates.
-        let kept = words.split(['(', ')', ',', ' ', '{', '}']).filter(|word| {
-            let is_number = word.starts_with(|first: char| first.is_ascii_digit() || first == '-');
-            let is_code = matches!(*word, "429" | "503");
-            !word.is_empty() && (!is_number || is_code)
-        });
-        kept.collect::<Vec<_>>().join(" ")
+        match self {
+            Self::Link(_, LinkFault::Delay(_)) => "Link Delay".to_owned(),
+            Self::Link(_, fault) => format!("Link {fault:?}"),
+            Self::Api(_, ApiFault::Slow(_)) => "Api Slow".to_owned(),
+            Self::Api(_, ApiFault::StallKind(_)) => "Api StallKind".to_owned(),
+            Self::Api(_, fault) => format!("Api {fault:?}"),
+            Self::CutOffNode(place, _) => format!("CutOffNode({place:?})"),
+            Self::StepOperatorClock(_) => "StepOperatorClock".to_owned(),
+            Self::StepNodeClock(_) => "StepNodeClock".to_owned(),
+            Self::DriftOperatorClock(_) => "DriftOperatorClock".to_owned(),
+            Self::DriftNodeClock(_) => "DriftNodeClock".to_owned(),
+            Self::RewindEtcd(_) => "RewindEtcd".to_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// One of each kind, drawn.
+    pub fn of_each_kind(random: &Random) -> Vec<Self> {
+        let drawn = (0..DRAWS).map(|_| Self::draw(random));
+        let kinds: BTreeMap<String, Self> = drawn.map(|fault| (fault.kind(), fault)).collect();
+        kinds.into_values().collect()
     }
 
     /// Draws one.
