@@ -35,11 +35,14 @@ use super::rollout::PushResult;
 use super::slurm_tools::read;
 use super::writer::{Handle, Push};
 
-/// One operator uses a few connections, and a kubelet one per probe. Each costs some kilobytes.
+/// An operator opens a connection per order that it has under way, and a kubelet one per probe. Together they stay below the 1,024
+/// descriptors that a process may have on many systems.
 const LIMITS: Limits = Limits {
-    unauthenticated: 64,
-    per_address: 8,
-    authenticated: 192,
+    unauthenticated: 512,
+    // A burst of orders comes from one address, and none of its connections has authenticated yet. A flood gives way to others
+    // because it has most.
+    per_address: 512,
+    authenticated: 384,
     // The operator sends its first request as soon as it is connected.
     patience: Some(Duration::from_secs(5)),
 };

@@ -121,7 +121,7 @@ async fn probes_status_and_commands_of_the_leader_work_while_the_volume_hangs() 
     );
 }
 
-/// More connections than the agent accepts at once.
+/// A burst of orders, each on a connection of its own, from one address: none displaces another.
 #[tokio::test]
 async fn many_commands_of_a_new_leader_do_not_block_probes_for_long() {
     let pod = Pod::running(&revision(1, "one")).await;
