@@ -15,8 +15,8 @@ pub fn render_markdown() -> String {
          and the object can be deleted. Only a change of the field must fulfil the rule.\n\
          * **operator**: the operator checks the rule before it acts on the object. It does not act on an object that\n  \
          violates the rule, and says why in a condition. A warning is reported, and the operator acts.\n\
-         * **admission webhook**: the rule is about a new object or a change, and the API server cannot check it alone. Without\n  \
-         a webhook nothing does.\n\n\
+         * **admission webhook**: the rule is about a new object or a change, and the API server cannot check it alone. The\n  \
+         [webhook](webhook.md) is part of the chart; with `webhook.enabled: false`, or while it is away, nothing checks the rule.\n\n\
          Rules that the API server checks are checked by the operator too, for objects that were stored before. Where the\n\
          API server cannot check a rule, the table says why.\n",
     );
