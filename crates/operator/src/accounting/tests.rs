@@ -309,7 +309,7 @@ fn it_depends_on_what_it_refers_to() {
 
 proptest! {
     #[test]
-    fn no_spec_makes_it_panic(spec in any_spec("Accounting")) {
+    fn no_manifest_makes_a_plan_panic(spec in any_spec("Accounting")) {
         let mut objects = cluster(&json!({}));
         objects.pop();
         objects.push(object("Accounting", &spec));

@@ -1,4 +1,4 @@
-//! Specs that the API server would store: whatever the schema of a kind lets through.
+//! Specs that the API server would store: whatever the schema of a kind lets through. A few of them are as large as it allows.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -12,15 +12,25 @@ pub(crate) fn any_spec(kind: &str) -> BoxedStrategy<Value> {
     let version = definition.spec.versions.into_iter().next().unwrap();
     let schema = version.schema.and_then(|schema| schema.open_api_v3_schema).unwrap();
     any_value(&schema.properties.unwrap()["spec"])
+        .prop_filter("too large for the API server", |spec| size(spec) <= MAX_SIZE)
+        .boxed()
 }
 
 fn any_value(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
+    let longest = schema.max_length.map(|longest| usize::try_from(longest).unwrap());
     let text = |pattern: &Option<String>| match pattern {
         Some(pattern) => string_regex(pattern.trim_start_matches('^').trim_end_matches('$'))
             .unwrap()
             .prop_map(Value::from)
             .boxed(),
-        None => any_text().prop_map(Value::from).boxed(),
+        None => any_text()
+            .prop_map(move |text| {
+                text.chars()
+                    .take(longest.unwrap_or(MAX_SIZE))
+                    .collect::<String>()
+                    .into()
+            })
+            .boxed(),
     };
     if schema.x_kubernetes_int_or_string == Some(true) {
         return prop_oneof![any::<i64>().prop_map(Value::from), text(&schema.pattern)].boxed();
@@ -33,13 +43,19 @@ fn any_value(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
     }
     match schema.type_.as_deref() {
         Some("boolean") => any::<bool>().prop_map(Value::from).boxed(),
-        Some("integer") => prop_oneof![0..3_i64, any::<i32>().prop_map(i64::from)]
-            .prop_map(Value::from)
-            .boxed(),
+        Some("integer") => any_integer(schema),
         Some("string") => text(&schema.pattern),
         Some("array") => match &schema.items {
             Some(JSONSchemaPropsOrArray::Schema(item)) => {
-                collection::vec(any_value(item), 0..3).prop_map(Value::from).boxed()
+                let most = schema.max_items.map_or(MANY, |most| usize::try_from(most).unwrap());
+                // Different ones are expensive to make.
+                let many = (any_value(item), 3..=most.max(3)).prop_map(|(item, count)| {
+                    let room = MAX_SIZE / (size(&item) + 1);
+                    vec![item; count.min(room)]
+                });
+                prop_oneof![9 => collection::vec(any_value(item), 0..3), 1 => many]
+                    .prop_map(Value::from)
+                    .boxed()
             }
             _ => Just(Value::from(Vec::<Value>::new())).boxed(),
         },
@@ -52,6 +68,33 @@ fn any_value(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
             _ => any_fields(schema),
         },
     }
+}
+
+/// etcd stores no more.
+const MAX_SIZE: usize = 3 << 19;
+/// More than a person would write.
+const MANY: usize = 1024;
+
+fn size(value: &Value) -> usize {
+    value.to_string().len()
+}
+
+fn any_integer(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
+    #[expect(clippy::cast_possible_truncation, reason = "the schema's bounds are whole numbers")]
+    let bound = |bound: Option<f64>, none: i64| bound.map_or(none, |bound| bound as i64);
+    let (low, high) = match schema.format.as_deref() {
+        Some("int64") => (i64::MIN, i64::MAX),
+        _ => (i32::MIN.into(), i32::MAX.into()),
+    };
+    let (low, high) = (bound(schema.minimum, low), bound(schema.maximum, high));
+    prop_oneof![
+        4 => (0..3_i64).prop_map(move |small| small.clamp(low, high)),
+        3 => low..=high,
+        1 => Just(low),
+        1 => Just(high),
+    ]
+    .prop_map(Value::from)
+    .boxed()
 }
 
 fn any_fields(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
@@ -83,6 +126,37 @@ fn any_text() -> impl Strategy<Value = String> {
         "([A-Z][a-z]{1,6}=[a-z0-9,]{0,6}[ \\n]){0,3}",
         "\\PC{0,20}",
         "(.|\\n){0,8}",
+        any_burden(),
+    ]
+}
+
+/// Short texts that stand for much, and long ones.
+fn any_burden() -> impl Strategy<Value = String> {
+    let repeated = [
+        "x",
+        "\n",
+        "a,",
+        "((",
+        "\"\\\"",
+        "# \\\n",
+        "Include files\n",
+        "MaxJobCount=5\n",
+    ];
+    let lines =
+        |line: fn(usize) -> String| (1..4000_usize).prop_map(move |count| (0..count).map(line).collect::<String>());
+    prop_oneof![
+        (sample::select(repeated.to_vec()), 0..30_000_usize).prop_map(|(text, count)| text.repeat(count)),
+        lines(|number| format!("PartitionName=p{number} Nodes=ALL\n")),
+        lines(|number| format!("NodeSet=s{number} Feature=f{number}\n")),
+        sample::select(vec![
+            "NodeName=n[0-65535] CPUs=1",
+            "NodeName=n[0-99999999999]",
+            "PartitionName=p Nodes=n[0-4294967295]",
+            "PartitionName=p Nodes=a[1-99][1-99][1-99][1-99]",
+            "NodeName=a[0-9],b[0-9],[0-9][0-9][0-9][0-9][0-9][0-9]",
+            "MaxNodeCount=18446744073709551615",
+        ])
+        .prop_map(str::to_owned),
     ]
 }
 

@@ -261,7 +261,7 @@ fn it_depends_on_its_key_and_its_secret() {
 
 proptest! {
     #[test]
-    fn no_spec_makes_it_panic(spec in any_spec("Token"), now in any::<i32>()) {
+    fn no_manifest_makes_a_plan_panic(spec in any_spec("Token"), now in any::<i32>()) {
         let mut object = token(&json!({}));
         object["spec"] = spec;
         let observed = observed(vec![object, keys("key")], i64::from(now));

@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use runtime::{
     admission::{Request, Rules as _, Verdict},
     fake::{FakeServer, Fault, Path},
@@ -5,6 +6,7 @@ use runtime::{
 use serde_json::{Value, json};
 
 use super::Admission;
+use crate::testing::any_spec::any_spec;
 
 const CONTROLLER: &str = "validate-slinky-slurm-net-v1beta1-controller";
 const NODE_SET: &str = "validate-slinky-slurm-net-v1beta1-nodeset";
@@ -343,4 +345,39 @@ async fn many_requests_at_once_get_the_right_answers() {
     futures::StreamExt::for_each_concurrent(numbers, 64, ask).await;
     println!("2000 requests in {:?}", begin.elapsed());
     serving.abort();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn no_manifest_makes_a_review_panic(
+        controller in any_spec("Controller"),
+        node_set in any_spec("NodeSet"),
+        partitions in prop::collection::vec(any_spec("Partition"), 2),
+    ) {
+        let object = |kind: &str, version: &str, mut spec: Value| {
+            if kind != "Controller" {
+                spec["controllerRef"] = json!({ "name": "slurm" });
+            }
+            let metadata = json!({ "name": "slurm", "namespace": "slurm" });
+            json!({ "apiVersion": format!("slinky.slurm.net/{version}"), "kind": kind, "metadata": metadata, "spec": spec })
+        };
+        let controller = object("Controller", "v1beta1", controller);
+        let node_set = object("NodeSet", "v1beta1", node_set);
+        let [old, new] = [0, 1].map(|index: usize| object("Partition", "v1alpha1", partitions[index].clone()));
+        prop_assume!(serde_json::from_value::<api::Controller>(controller.clone()).is_ok());
+        prop_assume!(serde_json::from_value::<api::NodeSet>(node_set.clone()).is_ok());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = FakeServer::new();
+            let folder = "/apis/slinky.slurm.net/v1beta1/namespaces/slurm";
+            review(&server, CONTROLLER, &request(None, &controller)).await;
+            store(&server, &format!("{folder}/controllers"), controller);
+            review(&server, NODE_SET, &request(None, &node_set)).await;
+            store(&server, &format!("{folder}/nodesets"), node_set);
+            review(&server, PARTITION, &request(None, &old)).await;
+            review(&server, PARTITION, &request(Some(&old), &new)).await;
+        });
+    }
 }

@@ -9,6 +9,7 @@ use api::{
     partition::{PartitionJobs, PartitionNodes},
 };
 use jiff::Timestamp;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
@@ -24,6 +25,7 @@ use crate::{
     },
     finding::Finding,
     partition::rules::{line::PartitionLine, manual_state::ManualState},
+    testing::any_spec::any_spec,
 };
 
 const NOW: &str = "2026-01-02T00:00:00Z";
@@ -411,4 +413,17 @@ fn counts_are_written_every_fifteen_seconds_at_most() {
         throttle_counts(&mut counted_at, Some(&with(3)), &mut with(3), at(16)),
         None
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_manifest_makes_a_plan_panic(spec in any_spec("Partition"), is_deleted in any::<bool>()) {
+        let view = view(&spec, Some(live(2)));
+        let view = if is_deleted { deleted(view) } else { view };
+        let assessment = assess(&view);
+        plan_object(&view);
+        build_status(&view, &assessment, None, now());
+    }
 }

@@ -4,8 +4,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::{Effect, plan};
-use crate::nodeset::fixture::{
-    DRAINED, controller, finished, known, marked, nodeset, observed, slurm_key, with, worker,
+use crate::{
+    nodeset::fixture::{DRAINED, controller, finished, known, marked, nodeset, observed, slurm_key, with, worker},
+    testing::any_spec as schema,
 };
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -119,5 +120,17 @@ proptest! {
                 }
             }
         }
+    }
+
+    /// As the schema has them, with the largest numbers and longest lists.
+    #[test]
+    fn no_manifest_makes_a_plan_panic(mut spec in schema::any_spec("NodeSet")) {
+        spec["controllerRef"] = json!({ "name": "slurm" });
+        let mut objects = vec![controller(), slurm_key(), with(nodeset(&json!({})), &[("/spec", spec)])];
+        prop_assume!(serde_json::from_value::<api::NodeSet>(objects[2].clone()).is_ok());
+        objects.extend([worker(0), marked(worker(1))]);
+        let observed = observed(objects, known(&[("compute-1", DRAINED)], &[]));
+        let plan = plan(&observed);
+        crate::nodeset::status::status(&observed, &plan, None);
     }
 }
