@@ -24,6 +24,7 @@ mod nodes_lost;
 mod older_definitions;
 mod operator;
 mod records;
+mod releases;
 mod slurm;
 mod uninstall;
 mod unreachable_agent;
