@@ -6,6 +6,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
 use testbed::cluster::Cluster;
 use testbed::command::{output, output_with_input};
 use testbed::harness::{Namespace, alone, eventually, expect};
@@ -13,7 +14,9 @@ use testbed::paths;
 
 use crate::common::clusters::{ONE_WORKER, install_chart, judged_namespace, set_extra_conf, wait_said};
 use crate::common::operator::{PutBack, helm};
-use crate::common::slurm::{SOON, wait_idle};
+use crate::common::pods::shell_pod;
+use crate::common::servers;
+use crate::common::slurm::{SOON, slurm, wait_idle};
 
 const WEBHOOK: &str = "deployment/slurm-operator-webhook";
 const SECRET: &str = "secret/slurm-operator-webhook-ca";
@@ -53,7 +56,7 @@ fn is_judged(namespace: &Namespace) -> Result<bool, anyhow::Error> {
     }
 }
 
-fn wait_judged(namespace: &Namespace) {
+pub(crate) fn wait_judged(namespace: &Namespace) {
     eventually("bad objects are rejected", SOON, || {
         let judged = is_judged(namespace)?;
         expect(judged, judged)
@@ -78,6 +81,94 @@ fn the_cluster_works(namespace: &Namespace) {
         expect(ready == "1", ready)
     })
     .unwrap();
+}
+
+/// What was not checked at admission is reported by the operator.
+fn specs_are_judged_by_the_operator(namespace: &Namespace) {
+    set_extra_conf(namespace, "MaxJobCuont=5").unwrap();
+    wait_said(
+        namespace,
+        "controller/slurm",
+        "ConfigurationApplied",
+        &["False", "spec.extraConf line 1", "MaxJobCount"],
+    );
+    set_extra_conf(namespace, "").unwrap();
+}
+
+/// Makes API servers call a path of the test server in place of the webhook.
+fn call_instead(cluster: &Cluster, server: &Namespace, path: &str, trusted: &str) {
+    let service = json!({ "namespace": server.name, "name": "apis", "path": path });
+    let client = json!({ "service": service, "caBundle": trusted });
+    for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
+        let object = format!("{kind}/slurm-operator-webhook");
+        let webhooks = cluster
+            .ask(&["get", &object, "-o", "jsonpath={.webhooks[*].name}"])
+            .unwrap();
+        let replace = |index: usize| json!({ "op": "replace", "path": format!("/webhooks/{index}/clientConfig"), "value": client });
+        let changes: Vec<Value> = (0..webhooks.split_whitespace().count()).map(replace).collect();
+        let changes = Value::from(changes).to_string();
+        cluster
+            .ask(&["patch", &object, "--type=json", "--patch", &changes])
+            .unwrap();
+    }
+}
+
+/// In a few seconds: a pod starts, the operator adds its finalizer and removes it, labels are written.
+fn a_pod_starts_and_a_finalizer_goes(namespace: &Namespace, name: &str) {
+    namespace.apply(&shell_pod(name, &json!({}))).unwrap();
+    let partition = json!({
+        "apiVersion": "slinky.slurm.net/v1alpha1", "kind": "Partition", "metadata": { "name": name },
+        "spec": { "controllerRef": { "name": "slurm" }, "nodeSets": ["slurm-worker-slinky"] },
+    });
+    namespace.apply(&partition.to_string()).unwrap();
+    let partition = format!("partition.slinky.slurm.net/{name}");
+    namespace.wait("condition=Ready", &partition).unwrap();
+    let finalizers = namespace.field(&partition, ".metadata.finalizers").unwrap();
+    assert!(finalizers.contains("slinky.slurm.net"), "{finalizers}");
+    namespace.ask(&["label", &partition, "seen=yes"]).unwrap();
+    namespace.ask(&["delete", &partition, "--timeout=60s"]).unwrap();
+    namespace.wait("condition=Ready", &format!("pod/{name}")).unwrap();
+}
+
+/// Servers in place of the webhook: one that hangs, one that answers nonsense, and one whose certificate has expired.
+fn webhooks_that_do_not_work_stop_nothing(cluster: &'static Cluster, namespace: &Namespace) {
+    let other = Namespace::create(cluster, "other-webhook").unwrap();
+    servers::load(cluster);
+    let server = servers::secure(cluster, &other).unwrap();
+    other.apply(&server).unwrap();
+    other.wait("condition=Ready", "pod/apis").unwrap();
+    let address = other.field("pod/apis", ".status.podIP").unwrap();
+    let calls = || {
+        let calls = slurm(namespace, &format!("curl -sS --fail http://{address}:8080/calls")).unwrap();
+        calls.trim().parse::<u32>().unwrap()
+    };
+    let trusted = servers::authority_base64(cluster).unwrap();
+    for path in ["hang", "nonsense"] {
+        let before = calls();
+        call_instead(cluster, &other, &format!("/{path}"), &trusted);
+        a_pod_starts_and_a_finalizer_goes(namespace, path);
+        specs_are_judged_by_the_operator(namespace);
+        assert!(calls() > before, "/{path} was not called");
+    }
+    let (certificate, key) = certificate_until(&format!("apis.{}.svc", other.name), -1);
+    let data = json!({ "data": { "tls.crt": certificate, "tls.key": key } }).to_string();
+    other.ask(&["patch", "secret/apis", "--patch", &data]).unwrap();
+    other.ask(&["delete", "pod/apis", "--grace-period=1"]).unwrap();
+    let server: Value = serde_json::from_str(&server).unwrap();
+    let pod = server["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|item| item["kind"] == "Pod");
+    other.apply(&pod.unwrap().to_string()).unwrap();
+    other.wait("condition=Ready", "pod/apis").unwrap();
+    call_instead(cluster, &other, "/mutate", &certificate);
+    a_pod_starts_and_a_finalizer_goes(namespace, "expired");
+    specs_are_judged_by_the_operator(namespace);
+    // Helm does not overwrite what another manager has changed.
+    for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
+        cluster.ask(&["delete", kind, "slurm-operator-webhook"]).unwrap();
+    }
 }
 
 #[test]
@@ -114,17 +205,16 @@ fn without_the_webhook_everything_but_changes_of_specs_goes_on() {
     // As it is by default: specs pass too, and the operator makes the same checks.
     set_values(
         cluster,
-        &["webhook.validating.failurePolicy=Ignore", "webhook.replicas=0"],
+        &[
+            "webhook.validating.failurePolicy=Ignore",
+            "webhook.replicas=0",
+            "webhook.timeoutSeconds=2",
+        ],
     );
     the_cluster_works(&namespace);
-    set_extra_conf(&namespace, "MaxJobCuont=5").unwrap();
-    wait_said(
-        &namespace,
-        "controller/slurm",
-        "ConfigurationApplied",
-        &["False", "spec.extraConf line 1", "MaxJobCount"],
-    );
-    set_extra_conf(&namespace, "").unwrap();
+    specs_are_judged_by_the_operator(&namespace);
+
+    webhooks_that_do_not_work_stop_nothing(cluster, &namespace);
 
     // With finalizers, and with everything in the namespace.
     namespace
@@ -159,14 +249,16 @@ fn judged_during(namespace: &Namespace, work: impl FnOnce()) {
     );
 }
 
-/// A certificate of the webhook's name that ends in ten days, and its key, in base64.
-fn short_lived() -> (String, String) {
-    let names = ["slurm-operator-webhook.slinky.svc".to_owned()];
-    let mut parameters = rcgen::CertificateParams::new(names).unwrap();
+/// A certificate of this name that ends in so many days, and its key, in base64.
+fn certificate_until(name: &str, days: i64) -> (String, String) {
+    let mut parameters = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    let end = today.checked_add(jiff::Span::new().days(10)).unwrap();
-    let part = |number: i8| u8::try_from(number).unwrap();
-    parameters.not_after = rcgen::date_time_ymd(end.year().into(), part(end.month()), part(end.day()));
+    let date = |days: i64| {
+        let date = today.checked_add(jiff::Span::new().days(days)).unwrap();
+        let part = |number: i8| u8::try_from(number).unwrap();
+        rcgen::date_time_ymd(date.year().into(), part(date.month()), part(date.day()))
+    };
+    (parameters.not_before, parameters.not_after) = (date(-90), date(days));
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = parameters.self_signed(&key).unwrap();
     (STANDARD.encode(certificate.pem()), STANDARD.encode(key.serialize_pem()))
@@ -215,7 +307,7 @@ fn certificates_are_renewed_and_repaired_without_a_missed_request() {
     assert_eq!(owner, "ValidatingWebhookConfiguration", "it goes with the chart");
 
     // One that ends soon, as if two months had passed.
-    let (old, key) = short_lived();
+    let (old, key) = certificate_until("slurm-operator-webhook.slinky.svc", 10);
     let aged = format!(r#"{{"data": {{"tls.crt": "{old}", "tls.key": "{key}"}}}}"#);
     slinky(cluster, &["patch", SECRET, "--patch", &aged]);
     eventually("a successor is introduced", SOON, || {
