@@ -35,7 +35,7 @@ use self::{
     apply::{ApplyResult, EndRequests, Executor, LastReservation, ReportedStaleJobs},
     mirror::MirrorMemory,
     observe::{Environment, Observed, observe},
-    plan::{Plan, Wait, plan, without_pod},
+    plan::{Plan, Wait, plan, vanished_since, without_pod},
     references::REFERENCES,
 };
 use crate::{
@@ -74,6 +74,8 @@ struct Memory {
     empty_since: Option<Timestamp>,
     /// Since when records in Slurm have had no pod.
     without_pod: BTreeMap<String, Timestamp>,
+    /// Since when pods have been gone that nobody here saw.
+    vanished_since: Option<Timestamp>,
     end_requests: EndRequests,
     stale_jobs: ReportedStaleJobs,
     reservation: LastReservation,
@@ -190,6 +192,8 @@ impl Reconciler for NodeSetReconciler {
         });
         memory.without_pod = without_pod(&observed, &memory.without_pod);
         observed.without_pod.clone_from(&memory.without_pod);
+        memory.vanished_since = vanished_since(&observed, memory.vanished_since);
+        observed.vanished_since = memory.vanished_since;
         let plan = plan(&observed);
         let is_empty = plan.waits.contains(&Wait::Unwritten);
         memory.empty_since = is_empty.then(|| memory.empty_since.unwrap_or(observed.now));

@@ -57,6 +57,8 @@ pub struct Observed {
     pub records: BTreeMap<String, Identity>,
     /// Since when the records have had no pod.
     pub without_pod: BTreeMap<String, Timestamp>,
+    /// Since when pods that the status counts have been gone, while Slurm does not respond.
+    pub vanished_since: Option<Timestamp>,
     pub namespace_goes: bool,
     /// Content of sssd.conf, if the spec refers to one and it exists.
     pub sssd_conf: Option<Vec<u8>>,
@@ -148,6 +150,7 @@ pub fn observe(
         pods,
         records,
         without_pod: BTreeMap::new(),
+        vanished_since: None,
         namespace_goes: caches.is_ending(namespace),
         revisions: caches.revisions.owned_by(&uid),
         nodes,

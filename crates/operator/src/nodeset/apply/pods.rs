@@ -3,17 +3,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, Pod},
+    api::core::v1::{Node, PersistentVolumeClaim, Pod},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{ApplyResult, Executor, read};
 use crate::{
     nodeset::{
         build::is_made_for,
-        plan::{Effect, Plan},
+        plan::{Effect, Plan, last_places, may_run_unseen},
     },
     reason,
     runtime::{Error, Key, Written},
@@ -58,6 +58,13 @@ impl Executor<'_> {
             let key = Key::new(&self.key.namespace, name_of(pod));
             applied.take(self.writer.check_contested::<Pod>(&key)).is_some()
         });
+        let mut wanted = Vec::new();
+        for creation in creations {
+            if applied.take(self.check_last_places(creation.0).await).is_some() {
+                wanted.push(creation);
+            }
+        }
+        let creations = wanted;
         let Some((first, others)) = creations.split_at_checked(1) else {
             return;
         };
@@ -70,6 +77,24 @@ impl Executor<'_> {
                 .map(|(pod, claims)| self.create_pod(pod, claims, &rejected));
             applied.run(steps.collect(), CONCURRENT_REQUESTS).await;
         }
+    }
+
+    /// Checks by the API server that the last worker of this name does not run unseen: the cache may not show yet that its
+    /// Kubernetes node is unreachable.
+    async fn check_last_places(&self, pod: &Value) -> Result<(), Error> {
+        let hostname = pod.pointer("/spec/hostname").and_then(Value::as_str);
+        for name in last_places(self.observed, hostname.unwrap_or_default()) {
+            let nodes: Api<Node> = Api::all(self.ctx.client.clone());
+            let node = nodes.get_opt(name).await.map_err(Error::other)?;
+            if node.is_some_and(|node| may_run_unseen(&node, self.ctx.clock.now())) {
+                return Err(Error::other(format!(
+                    "pod {} is not created while its last worker may run on Kubernetes node {name}, which is unreachable or has just \
+                     reconnected",
+                    name_of(pod)
+                )));
+            }
+        }
+        Ok(())
     }
 
     async fn create_pod(&self, pod: &Value, claims: &[Value], rejected: &AtomicBool) -> Result<(), Error> {
@@ -164,4 +189,45 @@ impl Executor<'_> {
 fn name_of(pod: &Value) -> &str {
     let name = pod.pointer("/metadata/name").and_then(Value::as_str);
     name.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::NodeSet;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        nodeset::fixture::{NAMESPACE, controller, host, nodeset, observed_exactly, slurm_key, unknown, with},
+        runtime::{
+            Caches, Context, Writer,
+            fake::{FakeServer, Path},
+        },
+    };
+
+    #[tokio::test]
+    async fn no_pod_is_created_while_its_last_worker_may_run_on_a_node_that_only_the_cache_shows_as_ready() {
+        let status = json!({ "nodeSetHash": "", "cutOff": { "compute-0": "k1" } });
+        let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
+        let objects = vec![controller(), slurm_key(), set, host("k1")];
+        let observed = observed_exactly("compute", objects.clone(), unknown());
+        let away = with(host("k1"), &[("/status/conditions/0/status", json!("Unknown"))]);
+        let pod = json!({ "metadata": { "name": "compute-0" }, "spec": { "hostname": "compute-0" } });
+        let other = json!({ "metadata": { "name": "compute-1" }, "spec": { "hostname": "compute-1" } });
+        for (node, may_be_created) in [(host("k1"), true), (away, false)] {
+            let server = FakeServer::new();
+            let path = Path::parse("/api/v1/nodes/");
+            server.edit(|store| drop(store.create(&path, node, "kcm").unwrap()));
+            let ctx = Context::for_tests(server.client(), Caches::of(objects.clone()));
+            let executor = Executor {
+                ctx: &ctx,
+                writer: &Writer::new::<NodeSet>(&ctx),
+                observed: &observed,
+                key: &Key::new(NAMESPACE, "compute"),
+                cluster: &Key::new(NAMESPACE, "slurm"),
+            };
+            assert_eq!(executor.check_last_places(&pod).await.is_ok(), may_be_created);
+            assert!(executor.check_last_places(&other).await.is_ok(), "it never ran there");
+        }
+    }
 }

@@ -120,17 +120,33 @@ fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, is_planned:
 
 /// Returns the unreachable or just reconnected Kubernetes node where the last worker of this name may run unseen.
 pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Option<&'o str> {
+    places_of(observed, hostname).find(|node| is_cut_off(observed, node))
+}
+
+/// Returns the Kubernetes nodes where the last worker of this name may run, unless Slurm shows that it has ended. The cache may
+/// be too old to show that one of them is unreachable.
+pub fn last_places<'o>(observed: &'o Observed, hostname: &str) -> impl Iterator<Item = &'o str> {
+    let has_ended = has_ended(observed, hostname);
+    places_of(observed, hostname).filter(move |_| !has_ended)
+}
+
+fn places_of<'o>(observed: &'o Observed, hostname: &str) -> impl Iterator<Item = &'o str> {
     let noted = noted(observed).and_then(|noted| noted.get(hostname));
     let recorded = observed.records.get(hostname).map(|identity| &identity.node);
-    let mut nodes = noted.into_iter().chain(recorded).map(String::as_str);
-    nodes.find(|node| is_cut_off(observed, node))
+    noted.into_iter().chain(recorded).map(String::as_str)
 }
 
 /// Returns until when the last worker of this name may run although its Kubernetes node is ready: its pod is gone, but
 /// Slurm does not show that it has ended, and Kubernetes may not have noticed yet that the Kubernetes node is unreachable.
 pub(super) fn may_be_alive_until(observed: &Observed, hostname: &str) -> Option<Timestamp> {
-    let end = observed.without_pod.get(hostname)?.checked_add(MISSED_WITHIN).ok()?;
-    let is_over = observed.knowledge.known().is_some_and(|seen| {
+    let gone = observed.without_pod.get(hostname).max(observed.vanished_since.as_ref());
+    let end = gone?.checked_add(MISSED_WITHIN).ok()?;
+    (!has_ended(observed, hostname) && observed.now < end).then_some(end)
+}
+
+/// Whether Slurm shows that the last worker of this name has ended.
+fn has_ended(observed: &Observed, hostname: &str) -> bool {
+    observed.knowledge.known().is_some_and(|seen| {
         let record = observed.records.get(hostname).zip(seen.nodes.get(hostname));
         record.is_none_or(|(Identity { node: host, .. }, node)| {
             // The preStop hook sets the node of a worker that ends down, unless a person drained it. A drain, of a cordoned worker
@@ -138,8 +154,19 @@ pub(super) fn may_be_alive_until(observed: &Observed, hostname: &str) -> Option<
             let has_ended = node.state.is_down() && node.reason.starts_with(keys::NODE_REASON_PREFIX);
             has_ended || death_of_node(host, observed.nodes.get(host).map(AsRef::as_ref)).is_some()
         })
-    });
-    (!is_over && observed.now < end).then_some(end)
+    })
+}
+
+/// Returns since when pods that the status counts have been gone, while Slurm does not respond. Nobody who is here now saw where they
+/// ran, so every missing name may be one of theirs.
+pub fn vanished_since(observed: &Observed, before: Option<Timestamp>) -> Option<Timestamp> {
+    if observed.knowledge.known().is_some() {
+        return None;
+    }
+    let counted = observed.nodeset.status.as_ref().map_or(0, |status| status.replicas);
+    let there = observed.workers().filter(|worker| worker.has_phase()).count();
+    let is_fewer = i32::try_from(there).is_ok_and(|there| there < counted);
+    is_fewer.then_some(observed.now).or(before)
 }
 
 /// Returns since when each record has had no pod, as far as that was seen. While Slurm does not respond, what was seen before
@@ -177,7 +204,14 @@ pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
             places.insert(name.to_owned(), node.to_owned());
         }
     }
-    places.retain(|name, node| is_cut_off(observed, node) || may_be_alive_until(observed, name).is_some());
+    let with_pod: BTreeSet<&str> = observed.workers().filter_map(Worker::slurm_name).collect();
+    places.retain(|name, node| {
+        // While Slurm does not respond, nothing else has the place of a pod that is gone.
+        let is_all_there_is = observed.knowledge.known().is_none() && !with_pod.contains(name.as_str());
+        is_all_there_is && observed.nodes.contains_key(node)
+            || is_cut_off(observed, node)
+            || may_be_alive_until(observed, name).is_some()
+    });
     places
 }
 
@@ -196,10 +230,16 @@ fn noted(observed: &Observed) -> Option<&BTreeMap<String, String>> {
 
 /// Whether something may run unseen on a node.
 fn is_cut_off(observed: &Observed, node: &str) -> bool {
-    observed.nodes.get(node).is_some_and(|node| match ready_since(node) {
-        Some(since) => observed.now.duration_since(since) < SETTLED_AFTER,
+    let node = observed.nodes.get(node);
+    node.is_some_and(|node| may_run_unseen(node, observed.now))
+}
+
+/// Whether something may run unseen on a node that exists: it is unreachable, or its kubelet has just reconnected.
+pub fn may_run_unseen(node: &Node, now: Timestamp) -> bool {
+    match ready_since(node) {
+        Some(since) => now.duration_since(since) < SETTLED_AFTER,
         None => !is_out_of_service(node),
-    })
+    }
 }
 
 /// Returns since when the kubelet of this node has been reporting.

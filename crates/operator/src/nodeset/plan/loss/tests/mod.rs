@@ -283,7 +283,8 @@ fn an_unreachable_worker_is_recorded_until_it_is_dead_or_back() {
     assert_eq!(noted(vec![worker(0), host("k1")], json!(null)), "");
     assert_eq!(noted(vec![worker(0), away()], json!(null)), "compute-0 on k1");
     assert_eq!(noted(vec![away()], before.clone()), "compute-0 on k1");
-    assert_eq!(noted(vec![host("k1")], before.clone()), "");
+    // Slurm does not respond, and the cache may be too old to show that the node is unreachable.
+    assert_eq!(noted(vec![host("k1")], before.clone()), "compute-0 on k1");
     assert_eq!(noted(vec![], before.clone()), "");
     assert_eq!(noted(vec![finished(worker(0)), away()], before.clone()), "");
     let moved = with(worker(0), &[("/spec/nodeName", json!("k2"))]);
