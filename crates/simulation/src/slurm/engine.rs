@@ -28,6 +28,12 @@ pub(super) enum Event {
         message: ToNode,
         sent: Duration,
     },
+    /// What a node did not accept is due again.
+    SendAgain {
+        from: ControllerId,
+        node: String,
+        message: ToNode,
+    },
     /// Nobody waits any longer for the response to a message to a frozen host.
     Unread {
         host: HostId,
@@ -117,6 +123,7 @@ impl Slurm {
         if let Event::Timer(id, _)
         | Event::Deliver { to: id, .. }
         | Event::Request { to: id, .. }
+        | Event::SendAgain { from: id, .. }
         | Event::Accounting(id) = &event
         {
             match self.daemons.get_mut(id) {
@@ -142,7 +149,8 @@ impl Slurm {
                 node,
                 message,
                 sent,
-            } => self.deliver_to_node(from, address, node, message, sent),
+            } => self.deliver_to_node(from, &address, node, message, sent),
+            Event::SendAgain { from, node, message } => self.send_again(from, node, message),
             Event::Unread { host, from, sent } => self.unread(host, from, sent),
             Event::FromHost { host, message } => self.deliver_from_host(host, message),
             Event::Register {
@@ -278,7 +286,8 @@ impl Slurm {
             for job in saved.jobs.values().filter(|job| job.key != JobKey::REFUSED) {
                 let history = self.ledger.job_mut(job.key);
                 history.durable.get_or_insert(now);
-                for end in &mut history.ends {
+                let forgotten = &history.forgotten_ends;
+                for end in history.ends.iter_mut().filter(|end| !forgotten.contains(&end.launch)) {
                     end.durable.get_or_insert(now);
                 }
             }

@@ -107,7 +107,13 @@ impl Slurm {
             let history = self.ledger.job_mut(job.key);
             match saved.jobs.get(&job.id).filter(|kept| kept.key == job.key) {
                 None => history.forgotten = Some(now),
-                Some(kept) if kept.launch != job.launch => history.forgotten_launches.push(job.launch),
+                Some(kept) if kept.launch != job.launch => {
+                    history.forgotten_launches.push(job.launch);
+                    // It is pending again, and nobody knows that it ran.
+                    if job.phase.is_end() {
+                        history.forgotten_ends.push(job.launch);
+                    }
+                }
                 Some(kept) if job.phase.is_end() && !kept.phase.is_end() => history.forgotten_ends.push(job.launch),
                 Some(_) => {}
             }

@@ -18,7 +18,7 @@ impl Slurm {
     pub(super) fn deliver_to_node(
         &mut self,
         from: ControllerId,
-        address: String,
+        address: &str,
         node: String,
         message: ToNode,
         sent: Duration,
@@ -41,7 +41,7 @@ impl Slurm {
                     sent,
                 },
             );
-            self.send_again(from, address, node, message);
+            self.plan(self.now + RETRY, Event::SendAgain { from, node, message });
             return;
         };
         let id = HostId(index);
@@ -120,31 +120,23 @@ impl Slurm {
         }
     }
 
-    /// slurmctld repeats what a node did not accept while it still wants it.
-    pub(super) fn send_again(&mut self, from: ControllerId, address: String, node: String, message: ToNode) {
-        let wanted = self.state_of(from).is_some_and(|state| match &message {
+    /// slurmctld repeats what a node did not accept, if it still wants it then: a job that was requeued or cancelled meanwhile is not
+    /// launched (`_batch_launch_defer`).
+    pub(super) fn send_again(&mut self, from: ControllerId, node: String, message: ToNode) {
+        let Some(state) = self.state_of(from) else { return };
+        let wanted = match &message {
             ToNode::Launch { id, launch, .. } => {
                 let launched = |job: &Job| job.launch == *launch && job.phase.has_nodes();
                 state.jobs.get(id).is_some_and(launched)
             }
             ToNode::Kill { id } => state.jobs.get(id).is_some_and(|job| job.completing.contains(&node)),
             ToNode::Ping | ToNode::Register | ToNode::Suspend(..) => false,
-        });
-        if wanted {
-            let at = self.now + RETRY;
-            // It looks the address up again: a new worker may have the name by then.
-            let known = self.state_of(from).and_then(|state| state.nodes.get(&node));
-            let address = known.map_or(address, |known| known.address.clone());
-            self.plan(
-                at,
-                Event::ToNode {
-                    from,
-                    address,
-                    node,
-                    message,
-                    sent: at,
-                },
-            );
+        };
+        // It looks the address up again: a new worker may have the name by then.
+        let known = state.nodes.get(&node).filter(|_| wanted);
+        if let Some(address) = known.map(|known| known.address.clone()) {
+            let sent = self.now;
+            self.deliver_to_node(from, &address, node, message, sent);
         }
     }
 

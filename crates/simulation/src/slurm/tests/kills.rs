@@ -178,3 +178,30 @@ fn a_requeue_after_a_nodes_death_is_forgotten_and_repeated_unless_the_job_names_
         assert_eq!(lab.job(id), expected);
     }
 }
+
+#[test]
+fn a_job_whose_start_and_end_are_forgotten_runs_again_and_its_end_was_never_saved() {
+    let mut lab = Lab::new();
+    let id = lab.submit(Submission {
+        hold: true,
+        ..Submission::new("main", seconds(1)).on(["n1"])
+    });
+    lab.wait(10);
+    // This is saved at once, and the next save comes five seconds later.
+    lab.submit(long(&["n2"]));
+    lab.order(Request::UpdateJob {
+        job: id,
+        hold: Some(false),
+        admin_comment: None,
+    })
+    .unwrap();
+    lab.wait(3);
+    assert_eq!(lab.job(id), "COMPLETED");
+    lab.kill_and_start();
+    lab.wait(200);
+    let history = &lab.slurm.ledger.jobs[0];
+    let (runs, ends) = (&history.runs, &history.ends);
+    assert_eq!((runs.len(), ends.len()), (2, 2));
+    assert_eq!(history.forgotten_ends, [runs[0].launch]);
+    assert!(ends[0].durable.is_none() && ends[1].durable.is_some());
+}

@@ -523,3 +523,16 @@ fn undrain_lifts_fail_of_a_node_without_jobs() {
         ("IDLE", "MIXED+FAIL")
     );
 }
+
+#[test]
+fn a_launch_that_did_not_arrive_is_not_repeated_when_the_job_is_over() {
+    let mut lab = Lab::new();
+    lab.slurm.set_cut(lab.ctl, lab.hosts[0], true);
+    let id = lab.submit(long(&["n1"]));
+    lab.wait(2);
+    assert_eq!(lab.job(id), "RUNNING");
+    lab.order(Request::Cancel(id)).unwrap();
+    lab.slurm.set_cut(lab.ctl, lab.hosts[0], false);
+    lab.wait(60);
+    assert_eq!((lab.slurm.ledger.jobs[0].runs.len(), lab.running()), (0, 0));
+}
