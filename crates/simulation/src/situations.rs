@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::{
     coverage::Effect,
     history::History,
-    oracles::{DRAINED, LEAVING},
+    oracles::{DRAINED, LEAVING, PROTECTED},
     script,
     slurm::{NodeOrder, State, Submission, state::Node},
     world::{
@@ -21,9 +21,6 @@ use crate::{
         outages::Place,
     },
 };
-
-/// The label of a worker that may not be evicted.
-const PROTECTED: &str = "nodeset.slinky.slurm.net/pod-protect";
 
 /// The operator takes a drain as saved after 15 s, and polls Slurm every 5 s. A person acts right after that poll, and the operator looks
 /// right after the person.
@@ -95,8 +92,8 @@ impl History {
         self.suffer(Fault::DrainNode(Place::Worker));
     }
 
-    /// A person resumes a node that is cordoned, and a job starts on it, right before its worker would become evictable. Then somebody
-    /// evicts the worker if that is possible.
+    /// A person resumes a node that is cordoned, for a job, right before its worker would become evictable. Then it must not become so,
+    /// or somebody evicts the worker with the job.
     async fn resume_before_eviction(&mut self) {
         if !self.is_calm("compute", 1).await {
             return;
@@ -113,19 +110,23 @@ impl History {
             return;
         }
         self.pass(SAVED).await;
-        let is_protected = |world: &World| {
+        let is_evictable = |world: &World| {
             let pod = world.get("pods", &name);
-            pod.is_ok_and(|pod| pod["metadata"]["labels"][PROTECTED].is_string())
+            pod.is_ok_and(|pod| {
+                pod["metadata"]["labels"][PROTECTED].is_null() && pod["metadata"]["deletionTimestamp"].is_null()
+            })
         };
-        if is_protected(&self.world) && self.order(&node, Some(NodeOrder::Resume), None) {
+        if !is_evictable(&self.world) && self.order(&node, Some(NodeOrder::Resume), None) {
             self.submit_to("compute", 60, Some(&node));
             sleep(AT_ONCE).await;
-            self.touch(&machine);
-            if self
-                .wait_for(Duration::from_secs(2), |world| !is_protected(world))
-                .await
-            {
-                self.world.evict_all(&machine);
+            // What the operator read before the order, it has written by now.
+            if !is_evictable(&self.world) {
+                self.touch(&machine);
+                if self.wait_for(Duration::from_secs(2), is_evictable).await {
+                    let failure = format!("a person resumed {node}, and then its worker may be evicted");
+                    self.judge.fail(&self.world, failure);
+                    self.world.evict_all(&machine);
+                }
             }
         }
         self.pass(Duration::from_secs(10)).await;
@@ -243,9 +244,16 @@ impl History {
             state.is_some_and(|state| !has_record(state)) && has_record(slurm.saved(world.volume()))
         };
         if self.wait_for(PATIENCE, is_unsaved).await {
-            sleep(Duration::from_millis(self.random.between(300, 2000))).await;
+            // Whoever takes the records for gone lets the NodeSet go meanwhile.
+            let latest = Duration::from_millis(self.random.between(300, 4000));
+            self.wait_for(latest, |world| world.get("nodesets", &set).is_err())
+                .await;
             if is_unsaved(&self.world) {
                 self.suffer(Fault::KillSlurmctld);
+                // An agent that lives deletes them again.
+                if self.random.one_in(2) {
+                    self.suffer(Fault::KillAgent);
+                }
             }
         }
     }

@@ -32,6 +32,18 @@ pub(super) fn on_host(world: &World, host: HostId, at: Duration) -> Vec<u32> {
         .collect()
 }
 
+/// What became of some jobs, for a person who reads the story.
+pub(super) fn histories(world: &World, ids: &[u32]) -> String {
+    let slurm = world.slurm();
+    let jobs = slurm.ledger.jobs.iter().filter(|job| ids.contains(&job.id));
+    let lines = jobs.map(|job| {
+        let (ends, forgotten) = (&job.ends, &job.forgotten_launches);
+        let (id, launches, processes) = (job.id, &job.launches, processes(job).collect::<Vec<_>>());
+        format!("job {id}: launches {launches:?}\nforgotten {forgotten:?}\nprocesses {processes:?}\nends {ends:?}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// All processes of a job, the script first.
 fn processes(job: &JobHistory) -> impl Iterator<Item = &Run> {
     job.runs.iter().chain(&job.parts)
@@ -189,7 +201,7 @@ fn unexplained(slurm: &Slurm, severed: &BTreeSet<HostId>, job: &JobHistory, run:
     let returned = |other: &Run| other.launch == run.launch && matches!(other.ended, Some((_, End::Exited(_))));
     // The parts on further nodes are killed when the script has returned.
     let is_over = job.runs.iter().any(returned);
-    let is_lost = lost_worker(slurm, job, run.launch, at);
+    let is_lost = lost_worker(slurm, job, run.launch, at) && !was_set_down(slurm, job, run.launch, at);
     let is_forgotten = job.forgotten_launches.contains(&run.launch);
     // The launch reached a frozen worker, which started it after slurmctld had given it up (`BatchStartTimeout`).
     let is_late = job
@@ -222,6 +234,24 @@ fn unexplained(slurm: &Slurm, severed: &BTreeSet<HostId>, job: &JobHistory, run:
         job.launches,
         job.forgotten_launches
     ))
+}
+
+/// Whether an order of ours set a node down on which a process of this launch was alive. Then the death of an earlier worker explains
+/// nothing.
+fn was_set_down(slurm: &Slurm, job: &JobHistory, launch: u64, by: Duration) -> bool {
+    let mut orders = slurm.ledger.orders.iter();
+    orders.any(|order| {
+        let Request::UpdateNode { node: name, update } = &order.request else {
+            return false;
+        };
+        let is_ours = order.sender == "agent" && order.failure.is_none() && order.at <= by;
+        let was_alive = |run: &Run| {
+            let has_ended = run.ended.is_some_and(|(ended, _)| ended < order.at);
+            let is_dead = slurm.host(run.host).died.is_some_and(|died| died <= order.at);
+            run.launch == launch && run.node == *name && run.began <= order.at && !has_ended && !is_dead
+        };
+        is_ours && update.state == Some(NodeOrder::Down) && processes(job).any(was_alive)
+    })
 }
 
 fn concerns(request: &Request, job: &JobHistory, run: &Run) -> bool {

@@ -21,7 +21,7 @@ pub use self::{
     left::{left, remembered},
     orders::{Orders, resumed},
     settled::{changes, differs, objects_of_ours, problems},
-    workers::{DRAINED, LEAVING, marked},
+    workers::{DRAINED, LEAVING, PROTECTED, marked},
 };
 
 /// What was judged so far.
@@ -105,7 +105,10 @@ impl Judge {
             self.deleted.push((host, at));
             let jobs = jobs::on_host(world, host, at);
             if !jobs.is_empty() {
-                failures.push(format!("{process} deleted pod {name}, on which jobs {jobs:?} run"));
+                let histories = jobs::histories(world, &jobs);
+                failures.push(format!(
+                    "{process} deleted pod {name}, on which jobs {jobs:?} run\nat {at:?}\n{histories}"
+                ));
             }
         }
         failures

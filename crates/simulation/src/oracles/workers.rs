@@ -15,6 +15,12 @@ pub const LEAVING: &str = "nodeset.slinky.slurm.net/leaving";
 /// The annotation of a worker that says since when our drain has been in force.
 pub const DRAINED: &str = "nodeset.slinky.slurm.net/drained";
 
+/// The annotation of a worker that says which reason our drain has.
+const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
+
+/// The label of a worker that may not be evicted.
+pub const PROTECTED: &str = "nodeset.slinky.slurm.net/pod-protect";
+
 /// A kubelet ends a pod that the API server does not know within this time, with the grace period of a second that it has then.
 const ENDED: Duration = Duration::from_secs(15);
 
@@ -95,13 +101,27 @@ impl Workers {
     }
 }
 
-/// Workers that are marked to leave though everything is as people want it.
+/// Workers that are marked to leave, or as drained, or that may be evicted, though everything is as people want it.
 pub fn marked(world: &World) -> Vec<String> {
     let pods = world.all("pods");
-    let marked = pods
+    let workers = pods
         .iter()
-        .filter(|pod| pod["metadata"]["annotations"][LEAVING].is_string());
-    marked
-        .map(|pod| format!("{} is still marked to leave", pod["metadata"]["name"]))
-        .collect()
+        .filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "slurmd");
+    let marks = |pod: &std::sync::Arc<Value>| {
+        let (name, annotations) = (&pod["metadata"]["name"], &pod["metadata"]["annotations"]);
+        let found = [LEAVING, DRAINED, DRAIN_REASON]
+            .into_iter()
+            .filter(|key| annotations[key].is_string());
+        let mut marks: Vec<String> = found
+            .map(|key| match key {
+                LEAVING => format!("{name} is still marked to leave"),
+                key => format!("{name} still has the annotation {key}"),
+            })
+            .collect();
+        if !pod["metadata"]["labels"][PROTECTED].is_string() {
+            marks.push(format!("{name} may still be evicted"));
+        }
+        marks
+    };
+    workers.flat_map(marks).collect()
 }
