@@ -17,12 +17,6 @@ mod schedule;
 mod stale_jobs;
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
-mod model_effects;
-#[cfg(test)]
-mod model_loss;
-#[cfg(test)]
 mod tests;
 
 use std::{collections::BTreeMap, mem::take, time::Duration};
