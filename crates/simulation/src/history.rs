@@ -35,6 +35,9 @@ const SETTLED: Duration = Duration::from_mins(20);
 /// From then on nothing is written any more: counts are written every 15 s, back-offs last at most five minutes.
 const QUIET: Duration = Duration::from_mins(3);
 
+/// A machine that was cut off counts as back within this time.
+const NOTED: Duration = Duration::from_mins(10);
+
 /// How long nothing may be written at rest.
 const REST: Duration = Duration::from_mins(2);
 
@@ -374,6 +377,12 @@ impl History {
     /// Nothing is written at rest, and nothing is reported.
     async fn rest(&mut self) {
         self.pass(QUIET).await;
+        // A worker whose machine was cut off is noted until the machine has been back for minutes.
+        let is_noted = |world: &World| {
+            let sets = world.all("nodesets");
+            sets.iter().any(|set| set["status"]["cutOff"].is_object())
+        };
+        self.wait_for(NOTED, |world| !is_noted(world)).await;
         let before = self.world.access.writes().len();
         let objects = oracles::objects_of_ours(&self.world);
         self.pass(REST).await;
