@@ -76,9 +76,13 @@ fn jobs_and_accounting_work(namespace: &Namespace) {
 
 /// A drain with a job, a scale-in, a scale-out, and configuration.
 fn drains_scaling_and_configuration_work(namespace: &Namespace) {
+    // The worker that is not ready in Kubernetes would be removed first.
+    for pod in ["pod/slurm-worker-slinky-0", "pod/slurm-worker-slinky-1"] {
+        namespace.wait("condition=Ready", pod).unwrap();
+    }
     let cost = "nodeset.slinky.slurm.net/pod-deletion-cost=-1";
     namespace.ask(&["annotate", "pod/slurm-worker-slinky-1", cost]).unwrap();
-    let job = start_job(namespace, "-p all -w slinky-1", "sleep 8").unwrap();
+    let job = start_job(namespace, "-p all -w slinky-1", "sleep 30").unwrap();
     let scale = |replicas: &str| namespace.ask(&["scale", "nodeset/slurm-worker-slinky", replicas]);
     scale("--replicas=1").unwrap();
     wait_node(

@@ -116,9 +116,13 @@ fn a_flood_of_connections_from_a_job_stops_neither_orders_nor_configuration_nor_
     .unwrap();
 
     // A scale-in of a worker with a job: drain, proof, removal.
+    // The worker that is not ready in Kubernetes would be removed first.
+    for pod in ["pod/slurm-worker-slinky-0", "pod/slurm-worker-slinky-1"] {
+        namespace.wait("condition=Ready", pod).unwrap();
+    }
     let cost = "nodeset.slinky.slurm.net/pod-deletion-cost=-1";
     namespace.ask(&["annotate", "pod/slurm-worker-slinky-1", cost]).unwrap();
-    let job = start_job(&namespace, "-p all -w slinky-1", "sleep 15").unwrap();
+    let job = start_job(&namespace, "-p all -w slinky-1", "sleep 30").unwrap();
     namespace
         .ask(&["scale", "nodeset/slurm-worker-slinky", "--replicas=1"])
         .unwrap();
