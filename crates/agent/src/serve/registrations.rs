@@ -57,6 +57,9 @@ pub(super) struct Registrations {
     nodes: BTreeMap<String, Registered>,
     /// Nodes that were deleted on order, until slurmctld has saved that.
     deleted: BTreeMap<String, Deleted>,
+    /// Nodes that were deleted on order before those of the last agent were read.
+    deleted_unread: BTreeSet<String>,
+    has_read: bool,
 }
 
 #[derive(Debug)]
@@ -88,6 +91,9 @@ struct Due {
 impl Registrations {
     /// Adds nodes that an earlier agent has seen. Those that slurmctld does not show at the first look are forgotten.
     fn remember(&mut self, nodes: BTreeMap<String, String>, now: Instant) {
+        self.has_read = true;
+        let deleted = std::mem::take(&mut self.deleted_unread);
+        let nodes = nodes.into_iter().filter(|(name, _)| !deleted.contains(name));
         for (name, address) in nodes {
             self.nodes.entry(name).or_insert(Registered {
                 address,
@@ -163,6 +169,9 @@ impl Registrations {
 
     /// A node that was deleted on order is not asked to join again.
     pub(super) fn delete(&mut self, name: &str, now: Instant) {
+        if !self.has_read {
+            self.deleted_unread.insert(name.to_owned());
+        }
         if let Some(Registered { slurmd_start, .. }) = self.nodes.remove(name) {
             let deleted = Deleted {
                 start: self.start,
@@ -439,6 +448,15 @@ mod tests {
         looks.look(0, 7, &[node("n1", 1)]);
         looks.registrations.delete("n1", looks.begin);
         assert_eq!(looks.look(10, 8, &[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_node_that_was_deleted_before_the_first_look_is_not_asked() {
+        let mut looks = Looks::new();
+        looks.registrations.delete("n1", looks.begin);
+        let seen = ["n1", "n2"].map(|name| (name.to_owned(), "10.0.0.1:6818".to_owned()));
+        looks.registrations.remember(seen.into(), looks.begin);
+        assert_eq!(looks.look(5, 7, &[]), ["n2"]);
     }
 
     #[test]

@@ -94,8 +94,15 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
         // An administrator's drain serves as well.
         return;
     } else if as_given(&node.reason) == reason {
-        // Noted for the running slurmctld: it has not forgotten this drain, so only an administrator can revert it.
-        if respects_resume && (noted(observed, worker).is_none() || worker.drain_reason().is_none()) {
+        // Noted for the running slurmctld: it has not forgotten this drain, so only an administrator can revert it. Leaving workers
+        // got the annotations with their drain, so they may need them again but do not lack them.
+        let is_missing = worker.drained_since().is_none() || worker.drain_reason().is_none();
+        let is_needed = if is_missing {
+            cause.is_none()
+        } else {
+            noted(observed, worker).is_none()
+        };
+        if respects_resume && is_needed {
             let reason = (DRAIN_REASON.to_owned(), Some(reason));
             let since = (DRAINED.to_owned(), Some(in_force_from(observed, observed.now)));
             plan.mark(worker, MetadataPatch::new(), [reason, since].into());
