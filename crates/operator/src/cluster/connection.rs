@@ -330,12 +330,17 @@ impl Cluster {
     }
 
     /// All partitions. Slurm does not list hidden ones to users without privileges, not even through slurmrestd (26.05), so the
-    /// agent is asked first if there is one.
+    /// agent lists them if there is one.
     pub(super) async fn partitions(&self) -> Result<Vec<Partition>, ReadError> {
-        self.read(First::Agent, async |channel, _| {
-            // Where there is no agent, slurmrestd is asked with privileges, and its answer is the only one.
-            let is_complete = matches!(channel, Channel::Agent(_));
-            Ok((request!(channel, partitions)?.value, is_complete))
+        if self.is_agentless() {
+            let all = self.read(First::Rest, async |channel, _| {
+                Ok((request!(channel, partitions)?.value, true))
+            });
+            return all.await;
+        }
+        self.read(First::Agent, async |channel, _| match channel {
+            Channel::Agent(client) => Ok((client.partitions().await.map_err(failed)?.value, true)),
+            Channel::Rest(_) => Err(ReadError::Failed("hidden partitions would be missing".to_owned())),
         })
         .await
     }
