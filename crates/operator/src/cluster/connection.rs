@@ -329,18 +329,10 @@ impl Cluster {
         .await
     }
 
-    /// All partitions. Slurm does not list hidden ones to users without privileges, not even through slurmrestd (26.05), so the
-    /// agent lists them if there is one.
+    /// All partitions.
     pub(super) async fn partitions(&self) -> Result<Vec<Partition>, ReadError> {
-        if self.is_agentless() {
-            let all = self.read(First::Rest, async |channel, _| {
-                Ok((request!(channel, partitions)?.value, true))
-            });
-            return all.await;
-        }
-        self.read(First::Agent, async |channel, _| match channel {
-            Channel::Agent(client) => Ok((client.partitions().await.map_err(failed)?.value, true)),
-            Channel::Rest(_) => Err(ReadError::Failed("hidden partitions would be missing".to_owned())),
+        self.read(First::Rest, async |channel, _| {
+            Ok((request!(channel, partitions)?.value, true))
         })
         .await
     }
