@@ -27,12 +27,8 @@ use crate::fence::{next_fence, note_rejection};
 
 /// The user slurmctld runs as, which has all privileges.
 const USER: &str = "slurm";
-/// The user of reads through slurmrestd, to which tokens go in clear text. Every image has this user, and Slurm gives it no rights.
-const READER: &str = "nobody";
-/// For reads. A token is replaced after a minute; the rest is for slurmrestd, which waits 10 s for slurmctld, and for clocks.
-const READ_TOKEN_LIFETIME: Duration = Duration::from_secs(75);
-/// For reads where no agent shows slurmctld's clock. Clocks that differ by more do not work with munge either.
-const AGENTLESS_TOKEN_LIFETIME: Duration = Duration::from_mins(5);
+/// For reads. The same lifetime as upstream's tokens.
+const TOKEN_LIFETIME: Duration = Duration::from_mins(15);
 /// For orders through slurmrestd. A slurmrestd that hangs may forward an order later, long after the operator gave up
 /// on it; slurmctld refuses it once its token has expired.
 const ORDER_TOKEN_LIFETIME: Duration = Duration::from_secs(5);
@@ -108,7 +104,6 @@ impl Unanswered {
 #[derive(Debug)]
 pub(super) struct Connection {
     routes: Routes,
-    /// slurmrestd for reads, with tokens of a user without privileges where there is an agent.
     rest: Option<Arc<rest::Client>>,
     /// slurmrestd with short-lived tokens, for orders where there is no agent.
     rest_for_orders: Option<rest::Client>,
@@ -145,21 +140,16 @@ macro_rules! request {
 impl Connection {
     fn new(routes: Routes, host: &Host) -> Result<Self, agent::EmptyKey> {
         let signing = SigningKey::new(&routes.key.0)?;
-        let client = |server: &String, user, lifetime| {
-            let issuer = Issuer::new(signing.clone(), user, lifetime);
+        let client = |server: &String, lifetime| {
+            let issuer = Issuer::new(signing.clone(), USER, lifetime);
             rest::Client::new(host.clone(), server, issuer, rest::Options::default())
         };
         let rest = routes.rest.as_ref();
         let rest_for_orders = rest.filter(|_| routes.agentless);
-        let (user, lifetime) = if routes.agentless {
-            (USER, AGENTLESS_TOKEN_LIFETIME)
-        } else {
-            (READER, READ_TOKEN_LIFETIME)
-        };
         let agent = routes.agent.as_ref().map(|target| target.client(host, &routes.key));
         Ok(Self {
-            rest: rest.map(|server| Arc::new(client(server, user, lifetime))),
-            rest_for_orders: rest_for_orders.map(|server| client(server, USER, ORDER_TOKEN_LIFETIME)),
+            rest: rest.map(|server| Arc::new(client(server, TOKEN_LIFETIME))),
+            rest_for_orders: rest_for_orders.map(|server| client(server, ORDER_TOKEN_LIFETIME)),
             agent: agent.transpose()?,
             rest_penalty_until: Mutex::default(),
             routes,
@@ -346,9 +336,6 @@ impl Cluster {
         let connection = self.connection()?;
         let (mut incomplete, mut failures) = (None, Vec::new());
         for channel in connection.channels(first, self.host().instant()) {
-            if let (Channel::Rest(client), Some(agent)) = (channel, &connection.agent) {
-                client.use_clock_of(agent);
-            }
             let late = |_| ReadError::Failed(format!("no response within {} s", READ_TIMEOUT.as_secs()));
             let answer = timeout(READ_TIMEOUT, read(channel, self.now())).await;
             let answer = answer.map_err(late).flatten();
@@ -375,9 +362,8 @@ impl Cluster {
     }
 
     fn connection(&self) -> Result<Arc<Connection>, NoRoute> {
-        let hides_records = lock(&self.memory).hides_records.unwrap_or(true);
         let mut known = lock(&self.connection);
-        let routes = route::find(&self.shared.caches, &self.key, hides_records).inspect_err(|_| *known = None)?;
+        let routes = route::find(&self.shared.caches, &self.key).inspect_err(|_| *known = None)?;
         if let Some(known) = known.as_ref().filter(|known| known.routes == routes) {
             return Ok(Arc::clone(known));
         }
@@ -478,54 +464,7 @@ fn text(error: impl std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use slurm::token::Claims;
-    use tokio::{io::AsyncReadExt as _, net::TcpListener};
-
-    use super::{super::deliver::JwtKey, *};
-
-    /// Returns the claims of the token with which a connection reads nodes through slurmrestd.
-    async fn claims_of_a_read(agentless: bool) -> Claims {
-        let slurmrestd = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let routes = Routes {
-            key: JwtKey(b"key".to_vec()),
-            rest: Some(format!("http://{}", slurmrestd.local_addr().unwrap())),
-            agent: None,
-            agentless,
-        };
-        let connection = Connection::new(routes, &Host::real()).unwrap();
-        let client = connection.rest.unwrap();
-        let request = async {
-            let (mut stream, _) = slurmrestd.accept().await.unwrap();
-            let mut request = vec![0; 4096];
-            let length = stream.read(&mut request).await.unwrap();
-            String::from_utf8(request[..length].to_vec()).unwrap()
-        };
-        let request = tokio::select! {
-            request = request => request,
-            answer = client.nodes() => panic!("nothing responded, but there is {answer:?}"),
-        };
-        let mut headers = request.lines().filter_map(|line| line.split_once(": "));
-        let token = headers.find(|(name, _)| name.eq_ignore_ascii_case("X-SLURM-USER-TOKEN"));
-        SigningKey::new(b"key").unwrap().read(token.unwrap().1).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_token_for_reads_is_of_a_user_without_privileges_and_short_lived() {
-        let claims = claims_of_a_read(false).await;
-        assert_eq!(
-            (claims.user.as_str(), claims.lifetime()),
-            ("nobody", Duration::from_secs(75))
-        );
-    }
-
-    #[tokio::test]
-    async fn reads_are_privileged_only_where_there_is_no_agent() {
-        let claims = claims_of_a_read(true).await;
-        assert_eq!(
-            (claims.user.as_str(), claims.lifetime()),
-            ("slurm", Duration::from_mins(5))
-        );
-    }
+    use super::*;
 
     #[test]
     fn no_order_is_sent_while_an_unanswered_one_may_still_be_carried_out() {
