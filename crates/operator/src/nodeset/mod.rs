@@ -74,7 +74,7 @@ struct Memory {
     empty_since: Option<Timestamp>,
     /// Since when records in Slurm have had no pod.
     without_pod: BTreeMap<String, Timestamp>,
-    /// Since when pods have been gone that nobody here saw.
+    /// Since when pods have been missing that this process never saw.
     vanished_since: Option<Timestamp>,
     end_requests: EndRequests,
     stale_jobs: ReportedStaleJobs,

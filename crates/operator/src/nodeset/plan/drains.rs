@@ -94,8 +94,8 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
         // An administrator's drain serves as well.
         return;
     } else if as_given(&node.reason) == reason {
-        // Noted for the running slurmctld: it has not forgotten this drain, so only an administrator can revert it. Leaving workers
-        // got the annotations with their drain, so they may need them again but do not lack them.
+        // The running slurmctld has this drain, so only an administrator can revert it from now on. The annotations record that: again
+        // for each slurmctld process, and for a cordon also if they are missing. A leaving worker got them with its drain.
         let is_missing = worker.drained_since().is_none() || worker.drain_reason().is_none();
         let is_needed = if is_missing {
             cause.is_none()
@@ -516,7 +516,7 @@ mod tests {
         assert_eq!(scaled_in(&drained, busy.clone()), "label compute-0");
         let noted = annotated(drained.clone(), SINCE, "2026-01-01T00:59:30Z");
         assert_eq!(scaled_in(&noted, busy), "");
-        // Only a drain that nobody saw after the restart may have been forgotten.
+        // A drain that was not seen after the restart may have been forgotten.
         assert_eq!(scaled_in(&drained, node(OPEN, "")), "drain compute-0");
         assert_eq!(scaled_in(&noted, node(OPEN, "")), "label compute-0");
         // Then it stays resumed, whichever slurmctld runs.

@@ -157,7 +157,7 @@ fn has_ended(observed: &Observed, hostname: &str) -> bool {
     })
 }
 
-/// Returns since when pods that the status counts have been gone, while Slurm does not respond. Nobody who is here now saw where they
+/// Returns since when pods that the status counts have been gone, while Slurm does not respond. This process did not see where they
 /// ran, so every missing name may be one of theirs.
 pub fn vanished_since(observed: &Observed, before: Option<Timestamp>) -> Option<Timestamp> {
     if observed.knowledge.known().is_some() {
