@@ -5,6 +5,16 @@ use crate::slurm::ledger::End;
 use crate::slurm::state::JobPhase;
 use crate::slurm::{HostSpec, NodeOrder, Request, Submission};
 
+/// A person releases a held job.
+fn release(lab: &mut Lab, id: u32) {
+    lab.order(Request::UpdateJob {
+        job: id,
+        hold: Some(false),
+        admin_comment: None,
+    })
+    .unwrap();
+}
+
 #[test]
 fn kill_within_five_seconds_forgets_a_submission_and_its_number_is_used_again() {
     let mut lab = Lab::new();
@@ -92,12 +102,7 @@ fn a_forgotten_start_is_killed_at_the_registration_and_starts_again() {
     });
     lab.wait(10);
     lab.submit(long(&["n2"]));
-    lab.order(Request::UpdateJob {
-        job: id,
-        hold: Some(false),
-        admin_comment: None,
-    })
-    .unwrap();
+    release(&mut lab, id);
     lab.wait(2);
     assert_eq!(lab.job(id), "RUNNING");
     lab.kill_and_start();
@@ -189,12 +194,7 @@ fn a_job_whose_start_and_end_are_forgotten_runs_again_and_its_end_was_never_save
     lab.wait(10);
     // This is saved at once, and the next save comes five seconds later.
     lab.submit(long(&["n2"]));
-    lab.order(Request::UpdateJob {
-        job: id,
-        hold: Some(false),
-        admin_comment: None,
-    })
-    .unwrap();
+    release(&mut lab, id);
     lab.wait(3);
     assert_eq!(lab.job(id), "COMPLETED");
     lab.kill_and_start();
