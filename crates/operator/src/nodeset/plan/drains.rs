@@ -79,12 +79,15 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
             // The snapshot is older than the drain.
             Some(since) if seen.at <= since => return,
             Some(since) if respects_resume && (was_resumed || !may_be_forgotten(seen, since)) => {
-                plan.waits.push(resumed(&node.name, cause.is_some()));
-                // The poll reads the start of slurmctld together with the jobs.
-                plan.needs_jobs |= seen.boot().is_none();
-                if !was_resumed && seen.boot().is_some() {
+                if was_resumed {
+                    plan.waits.push(resumed(&node.name, cause.is_some()));
+                } else if seen.boot().is_some() {
+                    // It is reported once it is recorded. That fails for a pod that a stalled watch still shows.
                     let now = (RESUMED.to_owned(), Some(format!("{:.3}", observed.now)));
                     plan.mark(worker, MetadataPatch::new(), [now].into());
+                } else {
+                    // The poll reads the start of slurmctld together with the jobs.
+                    plan.needs_jobs = true;
                 }
                 return;
             }
@@ -440,13 +443,17 @@ mod tests {
             let plan = on(&quiet, cordoned(since), node(OPEN, ""));
             assert_eq!(steps(&plan), [""; 0]);
             assert!(plan.needs_jobs);
-            assert_eq!(plan.waits, [super::resumed("compute-0", false)]);
+            assert_eq!(plan.waits, []);
         }
-        let same = begun(node(OPEN, ""), "2026-01-01T00:59:50Z");
-        assert_eq!(
-            steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), same)),
-            ["label compute-0"]
-        );
+        let same = || begun(node(OPEN, ""), "2026-01-01T00:59:50Z");
+        let plan = on(&quiet, cordoned("2026-01-01T00:59:55Z"), same());
+        assert_eq!(steps(&plan), ["label compute-0"]);
+        assert_eq!(plan.waits, []);
+        // A resume is reported once the pod has it recorded.
+        let recorded = annotated(cordoned("2026-01-01T00:59:55Z"), RESUMED, "2026-01-01T00:59:59Z");
+        let plan = on(&quiet, recorded, same());
+        assert_eq!(steps(&plan), [""; 0]);
+        assert_eq!(plan.waits, [super::resumed("compute-0", false)]);
         let next = begun(node(OPEN, ""), "2026-01-01T00:59:58Z");
         assert_eq!(
             steps(&on(&quiet, cordoned("2026-01-01T00:59:55Z"), next)),
