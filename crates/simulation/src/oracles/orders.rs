@@ -25,8 +25,8 @@ const NOTICED: Duration = Duration::from_secs(7);
 /// A removal that is under way goes on for so long when people want the worker again: an order is given up after ten seconds.
 const REMOVED: Duration = Duration::from_mins(1);
 
-/// A report that is wrong is corrected within this time.
-const CORRECTED: Duration = Duration::from_secs(30);
+/// slurmctld takes the states of partitions from its files. The agent reads what people changed so soon before that.
+const READ_BEFORE: Duration = Duration::from_millis(100);
 
 /// A proof is at most this old when its order is carried out.
 const PROVEN: Duration = Duration::from_secs(15);
@@ -50,8 +50,6 @@ pub struct Orders {
     slurmctld: Option<ControllerId>,
     /// Changes of objects that faults brought.
     disturbances: u64,
-    /// Nodes that a person resumed, as the operator reports, since when it does.
-    resumed: BTreeMap<String, Duration>,
     /// Workers that were to leave when a person resumed their nodes: the UIDs of their pods and their marks, by node.
     stay: BTreeMap<String, (Value, Value)>,
 }
@@ -194,9 +192,9 @@ impl Orders {
         let saved = slurm.saved(world.volume());
         failures.extend(self.judge_nodes(state, saved));
         failures.extend(self.judge_jobs(state, saved));
-        failures.extend(self.judge_partitions(world, state, faults_end));
+        failures.extend(self.judge_partitions(world, state, slurm.booted(active), faults_end));
         failures.extend(judge_named(&slurm, state));
-        failures.extend(self.judge_resumed(world, &slurm));
+        failures.extend(judge_resumed(world, &slurm));
         failures.extend(self.judge_stay(world, state));
         failures
     }
@@ -233,29 +231,6 @@ impl Orders {
             }
             !node.has(NodeFlag::Drain)
         });
-        failures
-    }
-
-    /// The operator takes nothing but a resume by a person for one. It may do so for a moment, until it knows when slurmctld started.
-    fn judge_resumed(&mut self, world: &World, slurm: &Slurm) -> Vec<String> {
-        let reported = resumed(world);
-        self.resumed.retain(|name, _| reported.contains(name));
-        // A restored etcd has old notes of drains.
-        if !world.rewound.lock().unwrap().is_empty() {
-            return Vec::new();
-        }
-        let mut failures = Vec::new();
-        for name in reported {
-            let is_resume = |request: &Request| matches!(request, Request::UpdateNode { node, update } if *node == name && update.state == Some(NodeOrder::Resume));
-            let mut orders = slurm.ledger.orders.iter();
-            let is_true = orders.any(|order| order.sender == "person" && is_resume(&order.request));
-            let since = *self.resumed.entry(name.clone()).or_insert_with(elapsed);
-            if !is_true && elapsed().saturating_sub(since) > CORRECTED {
-                failures.push(format!(
-                    "the operator reports that a person resumed {name}, and nobody did"
-                ));
-            }
-        }
         failures
     }
 
@@ -299,7 +274,14 @@ impl Orders {
         failures
     }
 
-    fn judge_partitions(&mut self, world: &World, state: &State, faults_end: Duration) -> Vec<String> {
+    /// slurmctld read its files when it `booted`.
+    fn judge_partitions(
+        &mut self,
+        world: &World,
+        state: &State,
+        booted: Option<Duration>,
+        faults_end: Duration,
+    ) -> Vec<String> {
         let is_wanted = |name: &str| {
             ["partitions", "nodesets"].iter().any(|plural| {
                 let found = world.get(plural, name);
@@ -312,7 +294,8 @@ impl Orders {
                 return false;
             };
             order.noticed |= elapsed().saturating_sub(order.since.max(faults_end)) > NOTICED;
-            if partition.state != order.state {
+            let is_unread = booted.is_some_and(|at| (order.since..order.since + READ_BEFORE).contains(&at));
+            if partition.state != order.state && !is_unread {
                 failures.push(format!(
                     "a person set partition {name} to {}, and nobody changed that, but it is {}",
                     order.state, partition.state
@@ -397,6 +380,24 @@ fn judge_named(slurm: &Slurm, state: &State) -> Vec<String> {
         }
     }
     failures
+}
+
+/// The operator takes nothing but a resume by a person for one.
+fn judge_resumed(world: &World, slurm: &Slurm) -> Vec<String> {
+    // A restored etcd has old notes of drains.
+    if !world.rewound.lock().unwrap().is_empty() {
+        return Vec::new();
+    }
+    let by_person = |name: &str| {
+        let is_resume = |request: &Request| matches!(request, Request::UpdateNode { node, update } if node == name && update.state == Some(NodeOrder::Resume));
+        let mut orders = slurm.ledger.orders.iter();
+        orders.any(|order| order.sender == "person" && is_resume(&order.request))
+    };
+    let reported = resumed(world).into_iter();
+    let wrong = reported.filter(|name| !by_person(name));
+    wrong
+        .map(|name| format!("the operator reports that a person resumed {name}, and nobody did"))
+        .collect()
 }
 
 /// Nodes that a person resumed while they were to leave, as the operator reports.

@@ -50,6 +50,7 @@ pub use engine::Slurm;
 pub use host::{Host, HostSpec};
 pub use ids::{ControllerId, HostId, VolumeId};
 pub use request::{Code, Failure, NodeOrder, NodeUpdate, PartitionUpdate, Reply, Request, ReservationUpdate};
+pub use rpc::is_order;
 pub use settings::Conf;
 pub use state::{State, Submission};
 

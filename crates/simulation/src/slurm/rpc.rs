@@ -77,6 +77,11 @@ impl Slurm {
     }
 }
 
+/// Whether this message changes something.
+pub fn is_order(asked: &Frame) -> bool {
+    parse_request(asked).is_some()
+}
+
 /// Returns the request that scontrol would send with the same settings.
 fn parse_request(asked: &Frame) -> Option<Request> {
     let (version, body) = (asked.version, asked.body.as_slice());

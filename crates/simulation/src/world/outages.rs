@@ -131,12 +131,17 @@ impl World {
 
     fn delete_by_force(&self, node: &str) {
         let active = self.active();
-        let answers = active.is_some_and(|active| self.slurm().state(active).is_ok());
+        // The record in Slurm says where its worker runs, once the operator has seen that.
+        let is_described = |name: &str| {
+            let slurm = self.slurm();
+            let state = active.and_then(|active| slurm.state(active).ok());
+            state.is_some_and(|state| state.nodes.get(name).is_some_and(|node| !node.comment.is_empty()))
+        };
         for pod in self.all("pods") {
             if text(&pod, "/spec/nodeName") == node && pod.pointer("/metadata/ownerReferences").is_some() {
                 self.tell(format!("a person deletes {} by force", name_of(&pod)));
                 self.lose_worker(&name_of(&pod));
-                if !answers {
+                if !is_described(&name_of(&pod)) {
                     self.untraceable.lock().unwrap().insert(name_of(&pod));
                 }
                 self.delete("pods", &name_of(&pod), &json!({ "gracePeriodSeconds": 0 }));

@@ -30,10 +30,12 @@ use crate::{
 const ETC: &str = "/etc/slurm";
 /// From exec to READY: slurm.conf is parsed.
 const PARSE: Duration = Duration::from_millis(20);
-/// From SIGHUP to the new process (measured: 14 to 52 ms until it fails, 150 ms until it serves).
-const RECONFIGURE: Duration = Duration::from_millis(150);
+/// From SIGHUP to the end of all requests that slurmctld had accepted. From then on requests wait for the new process.
+const QUIESCE: Duration = Duration::from_millis(20);
+/// From then until the new process serves (measured from SIGHUP on: 14 to 52 ms until it fails, 150 ms until it serves).
+const HAND_OVER: Duration = Duration::from_millis(130);
 /// How often a stopped process is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// From SIGTERM to the exit, in milliseconds: a volume may be slow.
 const STOP: (u64, u64) = (50, 2000);
 
@@ -259,7 +261,7 @@ impl Container {
             return;
         }
         let _activity = self.world.begin("reconfigure");
-        sleep(RECONFIGURE).await;
+        sleep(QUIESCE).await;
         while self.main(pid).is_some() && self.world.slurm().state(id).is_err() {
             sleep(LOOK).await;
         }
@@ -275,11 +277,16 @@ impl Container {
         sleep(reading.hangs).await;
         match reading.result {
             Ok(conf) => {
+                // What arrives from now on is for the new process.
                 if self.world.slurm().reconfigure(id, conf).is_err() {
                     return;
                 }
+                self.state().served = served;
+                sleep(HAND_OVER).await;
                 let mut state = self.state();
-                state.served = served;
+                if state.main.is_none_or(|main| main.pid != pid) {
+                    return;
+                }
                 state.main = Some(Main {
                     pid: new,
                     id: Some(id),

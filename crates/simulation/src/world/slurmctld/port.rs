@@ -1,6 +1,6 @@
 //! slurmctld's port.
 
-use std::io;
+use std::{io, time::Duration};
 
 use slurm::{
     answer::ServedConf,
@@ -8,12 +8,12 @@ use slurm::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
-use super::ControllerPod;
+use super::{ControllerPod, container::LOOK};
 use crate::{
-    slurm::{ControllerId, Failure, settings::MESSAGE_TIMEOUT},
+    slurm::{ControllerId, Failure, is_order, settings::MESSAGE_TIMEOUT},
     world::time::unix,
 };
 
@@ -29,11 +29,7 @@ impl ControllerPod {
                     let length = connection.read_u32().await?;
                     let mut request = vec![0; length.try_into().unwrap()];
                     connection.read_exact(&mut request).await?;
-                    let Some(answer) = pod.answer(&request) else {
-                        // Nobody listens, or the process is stopped.
-                        if pod.is_frozen() {
-                            sleep(MESSAGE_TIMEOUT).await;
-                        }
+                    let Some(answer) = pod.answer_when_running(&request).await else {
                         return Ok(());
                     };
                     connection.write_all(&answer).await?;
@@ -42,6 +38,29 @@ impl ControllerPod {
                 let _: io::Result<()> = answer.await;
             });
         }
+    }
+
+    /// Returns nothing if nobody listens. The model carries out by itself what was ordered while slurmctld was stopped, and does not
+    /// answer.
+    async fn answer_when_running(&self, request: &[u8]) -> Option<Vec<u8>> {
+        if Frame::unpack(request).is_ok_and(|asked| is_order(&asked)) {
+            let answer = self.answer(request);
+            if answer.is_none() {
+                self.wait_while_frozen().await;
+            }
+            return answer;
+        }
+        self.wait_while_frozen().await;
+        self.answer(request)
+    }
+
+    /// A stopped slurmctld reads its socket when it goes on. Returns how long that took; clients give up at last.
+    pub(super) async fn wait_while_frozen(&self) -> Duration {
+        let begin = Instant::now();
+        while self.is_frozen() && begin.elapsed() < MESSAGE_TIMEOUT {
+            sleep(LOOK).await;
+        }
+        begin.elapsed()
     }
 
     fn is_frozen(&self) -> bool {

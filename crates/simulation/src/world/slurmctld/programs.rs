@@ -37,9 +37,15 @@ impl Programs for ControllerPod {
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect();
             let argv: Vec<&str> = words.iter().map(String::as_str).collect();
+            let is_read = argv.contains(&"squeue") || argv.contains(&"show");
+            let waited = if is_read {
+                pod.wait_while_frozen().await
+            } else {
+                Duration::ZERO
+            };
             let to = pod.daemon().unwrap_or(ControllerId(0));
             let ran = world.slurm().run(to, "agent", &argv);
-            sleep(ran.takes).await;
+            sleep(ran.takes.saturating_sub(waited)).await;
             if words
                 .get(1)
                 .is_some_and(|word| matches!(word.as_str(), "update" | "delete" | "create"))
