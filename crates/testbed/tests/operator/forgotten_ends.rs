@@ -232,6 +232,10 @@ fn empty_queue(namespace: &Namespace, harm: &mut Harm) {
                 harm.rejected += usize::from(is_rejected);
                 harm.held.push(name.to_owned());
             }
+            // Slurm starts a job that it requeued after two minutes.
+            if reason == "BeginTime" {
+                let _ = slurm(namespace, &format!("scontrol update jobid={job} starttime=now"));
+            }
         }
         if last.is_empty() {
             return;
