@@ -103,9 +103,26 @@ priorityClassName: {{ quote . }}
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
-{{- with $component.podSecurityContext }}
+{{- $own := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- include "operator.securityContext" (list $own $component.podSecurityContext) }}
+{{- end -}}
+
+{{/*
+The security context of a container.
+*/}}
+{{- define "operator.containerSecurityContext" -}}
+{{- $own := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
+{{- include "operator.securityContext" (list $own .securityContext) }}
+{{- end -}}
+
+{{/*
+A security context: the chart's own with the values, which are empty in an upgrade with the values of upstream's chart. None with null.
+(list own values)
+*/}}
+{{- define "operator.securityContext" -}}
+{{- if kindIs "map" (index . 1) }}
 securityContext:
-  {{- toYaml . | nindent 2 }}
+  {{- mergeOverwrite (index . 0) (index . 1) | toYaml | nindent 2 }}
 {{- end }}
 {{- end -}}
 

@@ -180,6 +180,9 @@ fn an_upgrade_with_the_values_of_upstreams_chart_serves_the_webhook() {
         policies.split(' ').all(|policy| policy == "Fail"),
         "upstream's policy is kept: {policies}"
     );
+    let path = "jsonpath={.items[*].spec.template.spec.containers[*].securityContext.readOnlyRootFilesystem}";
+    let read_only = cluster.ask(&["--namespace=slinky", "get", "deployments", "-o", path]);
+    assert_eq!(read_only.unwrap(), "true true", "the chart's own security context");
     cluster
         .ask(&[
             "--namespace=slinky",
