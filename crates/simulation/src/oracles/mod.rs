@@ -146,13 +146,15 @@ impl Judge {
         // A restored etcd has an old lease. Who leads learns that when it renews its own, and nobody else leads before.
         let is_unseated = |write: &crate::world::api::Write| {
             let mut unseated = unseated.iter();
-            unseated.any(|(leader, at)| leader.starts_with(&write.process) && (*at..*at + RENEWED).contains(&write.at))
+            unseated
+                .any(|(leader, at)| leader.starts_with(&write.process) && (*at..*at + RENEWED).contains(&write.sent.at))
         };
         let leads = |write: &&crate::world::api::Write| {
-            write.leader.is_empty() || write.leader.starts_with(&write.process) || is_unseated(write)
+            write.sent.leader.is_empty() || write.sent.leader.starts_with(&write.process) || is_unseated(write)
         };
         failures.extend(writes.iter().filter(|write| !leads(write)).map(|write| {
-            let (process, leader) = (&write.process, &write.leader[..10.min(write.leader.len())]);
+            let (process, leader) = (&write.process, &write.sent.leader);
+            let leader = &leader[..10.min(leader.len())];
             format!("{process} wrote while {leader} led: {} {}", write.method, write.path)
         }));
         failures

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use slurm::node::NodeFlag;
 
@@ -121,7 +122,13 @@ impl Orders {
         let pods = world.all("pods");
         let noted = |pod: &&Arc<Value>| {
             let annotations = &pod["metadata"]["annotations"];
-            pod["spec"]["hostname"] == node && annotations[LEAVING].is_string() && annotations[DRAINED].is_string()
+            // `scale-in 2027-01-15T08:10:07Z`. A drain from before was for a cordon.
+            let chosen = annotations[LEAVING].as_str().and_then(|mark| mark.rsplit(' ').next());
+            let is_drained_to_leave = annotations[DRAINED]
+                .as_str()
+                .zip(chosen)
+                .is_some_and(|(at, since)| time(at) >= time(since));
+            pod["spec"]["hostname"] == node && is_drained_to_leave
         };
         if let Some(pod) = pods.iter().find(noted) {
             let meta = &pod["metadata"];
@@ -175,7 +182,11 @@ impl Orders {
             // A killed slurmctld forgets what it did not save.
             self.nodes.retain(|_, order| order.durable);
             self.jobs.retain(|_, order| order.durable);
-            self.partitions.retain(|_, order| order.noticed);
+            let rewound = world.rewound.lock().unwrap();
+            // The operator's note of the state is gone with what etcd has forgotten.
+            let is_void = |at: Duration| rewound.iter().any(|(from, to)| (*from..*to).contains(&at));
+            self.partitions
+                .retain(|_, order| order.noticed && !is_void(order.since));
             self.stay.clear();
             self.slurmctld = Some(active);
         }
@@ -380,6 +391,10 @@ fn judge_named(slurm: &Slurm, state: &State) -> Vec<String> {
         }
     }
     failures
+}
+
+fn time(text: &str) -> Timestamp {
+    text.parse().unwrap()
 }
 
 /// The operator takes nothing but a resume by a person for one.

@@ -72,7 +72,14 @@ pub struct Write {
     pub process: String,
     pub method: String,
     pub path: String,
-    /// Whom the lease named when it was sent.
+    pub sent: Sent,
+}
+
+/// When a request was sent.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    pub at: Duration,
+    /// Whom the lease named then.
     pub leader: String,
 }
 
@@ -165,7 +172,15 @@ impl Access {
         std::future::poll_fn(|context| life.poll_runnable(context)).await;
         let lasts = watch_time(&request);
         let is_write = request.method() != http::Method::GET;
-        let leader = self.holders().first().and_then(|name| name.as_str().map(str::to_owned));
+        let sent = Sent {
+            at: elapsed(),
+            leader: self
+                .holders()
+                .first()
+                .and_then(serde_json::Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
+        };
         sleep(LATENCY).await;
         let mut lost = false;
         for fault in self.faults(process) {
@@ -179,7 +194,7 @@ impl Access {
                     let delay = Duration::from_secs(self.random.between(5, 60));
                     tokio::spawn(async move {
                         sleep(delay).await;
-                        access.carry_out(&process, request, leader).await
+                        access.carry_out(&process, request, sent).await
                     });
                     return std::future::pending().await;
                 }
@@ -196,7 +211,7 @@ impl Access {
         }
         let (path, method) = (request.uri().path().to_owned(), request.method().clone());
         let holders = self.holders();
-        let answer = self.carry_out(process, request, leader).await;
+        let answer = self.carry_out(process, request, sent).await;
         // Renewals of a lease are no effects, its acquisition is.
         let is_acquisition = path.contains("/leases") && self.holders() != holders;
         if is_acquisition || (is_write && !is_no_effect(&path)) {
@@ -214,9 +229,9 @@ impl Access {
         }
     }
 
-    async fn carry_out(&self, process: &str, request: Request<Body>, leader: Option<String>) -> Answer {
+    async fn carry_out(&self, process: &str, request: Request<Body>, sent: Sent) -> Answer {
         if request.method() != http::Method::GET {
-            self.note(process, &request, leader.unwrap_or_default());
+            self.note(process, &request, sent);
         }
         let path = request.uri().path().to_owned();
         let is_deletion = self.is_deletion(&request);
@@ -248,7 +263,7 @@ impl Access {
         (is_eviction || is_deletion) && pod.is_ok_and(|pod| !pod["metadata"]["deletionTimestamp"].is_string())
     }
 
-    fn note(&self, process: &str, request: &Request<Body>, leader: String) {
+    fn note(&self, process: &str, request: &Request<Body>, sent: Sent) {
         let path = request.uri().path().to_owned();
         let method = request.method().to_string();
         if is_no_effect(&path) {
@@ -260,7 +275,7 @@ impl Access {
             process,
             method,
             path,
-            leader,
+            sent,
         });
     }
 

@@ -18,6 +18,7 @@ use crate::{
 };
 
 const PORT: u16 = 6817;
+const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 
 impl ControllerPod {
     pub(super) async fn listen_port(self) {
@@ -63,9 +64,26 @@ impl ControllerPod {
         begin.elapsed()
     }
 
+    /// A command connects every second until slurmctld listens, and gives up at last (`_open_controller` in Slurm). Returns how long
+    /// that took.
+    pub(super) async fn wait_while_away(&self) -> Duration {
+        let begin = Instant::now();
+        while self.failure() == Some(Failure::Unreachable) && begin.elapsed() < MESSAGE_TIMEOUT {
+            sleep(CONNECT_AGAIN).await;
+        }
+        begin.elapsed()
+    }
+
     fn is_frozen(&self) -> bool {
-        self.daemon()
-            .is_some_and(|id| matches!(self.world.slurm().state(id), Err(Failure::NoAnswer)))
+        self.failure() == Some(Failure::NoAnswer)
+    }
+
+    /// Returns why slurmctld does not respond.
+    fn failure(&self) -> Option<Failure> {
+        let Some(id) = self.daemon() else {
+            return Some(Failure::Unreachable);
+        };
+        self.world.slurm().state(id).err()
     }
 
     fn answer(&self, request: &[u8]) -> Option<Vec<u8>> {

@@ -37,12 +37,14 @@ impl Programs for ControllerPod {
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect();
             let argv: Vec<&str> = words.iter().map(String::as_str).collect();
-            let is_read = argv.contains(&"squeue") || argv.contains(&"show");
-            let waited = if is_read {
-                pod.wait_while_frozen().await
-            } else {
-                Duration::ZERO
-            };
+            let mut waited = Duration::ZERO;
+            // The others ask slurmdbd.
+            if argv.iter().any(|word| ["squeue", "scontrol", "scancel"].contains(word)) {
+                waited += pod.wait_while_away().await;
+            }
+            if argv.iter().any(|word| ["squeue", "show"].contains(word)) {
+                waited += pod.wait_while_frozen().await;
+            }
             let to = pod.daemon().unwrap_or(ControllerId(0));
             let ran = world.slurm().run(to, "agent", &argv);
             sleep(ran.takes.saturating_sub(waited)).await;
