@@ -21,7 +21,7 @@ use crate::{
     },
     reason,
     runtime::Error,
-    worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId, Worker},
+    worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId, RESUMED, Worker},
 };
 
 /// Workers removed in one reconcile, as in upstream; more would exceed its time.
@@ -181,15 +181,21 @@ impl Executor<'_> {
 
     /// Sends an order that needs no proof. The reason and the time of a drain are noted on the pod, if given.
     async fn order(&self, order: &PlannedOrder, note_on: Option<&ObjectId>) -> Result<(), StepError> {
-        if let (Some(pod), NodeOrder::Drain { reason }) = (note_on, &order.order)
-            && reason.as_ref().map(Reason::as_str) != self.worker(pod).and_then(Worker::drain_reason)
-        {
-            self.annotate(pod, json!({ (DRAIN_REASON): reason })).await?;
-        }
-        self.command(order).await?;
-        if let Some(pod) = note_on {
-            let since = in_force_from(self.observed, self.ctx.clock.now());
-            self.annotate(pod, json!({ (DRAINED): since })).await?;
+        match (note_on, &order.order) {
+            (Some(pod), NodeOrder::Drain { reason }) => {
+                if reason.as_ref().map(Reason::as_str) != self.worker(pod).and_then(Worker::drain_reason) {
+                    self.annotate(pod, json!({ (DRAIN_REASON): reason })).await?;
+                }
+                self.command(order).await?;
+                let since = in_force_from(self.observed, self.ctx.clock.now());
+                self.annotate(pod, json!({ (DRAINED): since })).await?;
+            }
+            (Some(pod), NodeOrder::Undrain) => {
+                // Also if the cache does not show them yet. With them, the next leader would take this for a resume by a person.
+                self.annotate(pod, json!({ (DRAINED): null, (RESUMED): null })).await?;
+                self.command(order).await?;
+            }
+            _ => self.command(order).await?,
         }
         Ok(())
     }
@@ -304,5 +310,54 @@ fn verb(order: &NodeOrder) -> &'static str {
         NodeOrder::Down { .. } => "set down",
         NodeOrder::Resume => "resume",
         NodeOrder::Describe(_) => "describe",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::NodeSet;
+
+    use super::*;
+    use crate::{
+        nodeset::fixture::{NAMESPACE, controller, nodeset, observed_exactly, slurm_key, unknown, with, worker},
+        runtime::{
+            Caches, Context, Key, Writer,
+            fake::{FakeServer, Path},
+        },
+    };
+
+    #[tokio::test]
+    async fn the_record_of_a_drain_is_gone_before_the_drain_though_the_cache_does_not_show_it() {
+        let set = nodeset(&json!({ "replicas": 1 }));
+        let objects = vec![controller(), slurm_key(), set, worker(0)];
+        let observed = observed_exactly("compute", objects.clone(), unknown());
+        let server = FakeServer::new();
+        let noted = with(
+            worker(0),
+            &[(
+                "/metadata/annotations/nodeset.slinky.slurm.net~1drained",
+                json!("2026-01-01T00:59:10Z"),
+            )],
+        );
+        let path = Path::parse("/api/v1/namespaces/slurm/pods/");
+        let created = server.edit(|store| store.create(&path, noted, "operator-b").unwrap());
+        let ctx = Context::for_tests(server.client(), Caches::of(objects));
+        let executor = Executor {
+            ctx: &ctx,
+            writer: &Writer::new::<NodeSet>(&ctx),
+            observed: &observed,
+            key: &Key::new(NAMESPACE, "compute"),
+            cluster: &Key::new(NAMESPACE, "slurm"),
+        };
+        let node = json!({ "name": "compute-0", "state": ["IDLE", "DRAIN", "DYNAMIC_NORM"] });
+        let order = PlannedOrder::new(&serde_json::from_value(node).unwrap(), NodeOrder::Undrain);
+        let pod = ObjectId {
+            name: "compute-0".to_owned(),
+            uid: created["metadata"]["uid"].as_str().unwrap().to_owned(),
+        };
+        assert!(executor.order(&order, Some(&pod)).await.is_err(), "there is no Slurm");
+        let path = Path::parse("/api/v1/namespaces/slurm/pods/compute-0");
+        let pod = server.edit(|store| store.get(&path).unwrap());
+        assert_eq!(pod["metadata"]["annotations"].get(DRAINED), None, "{pod}");
     }
 }

@@ -126,6 +126,15 @@ fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
         return;
     };
     let ours = node.state.is_drain() && has_operator_reason(node, Some(worker));
+    // Slurm may still consider a node alive whose new slurmd has not started. A node that is down is returned by a resume,
+    // which also reverts the drain.
+    if ours && worker.is_ready() && !node.state.is_down() {
+        plan.effects.push(Effect::OrderNode {
+            order: PlannedOrder::new(node, NodeOrder::Undrain),
+            note_on: Some(worker.id()),
+        });
+        return;
+    }
     let mut over = MetadataPatch::new();
     if worker.drained_since().is_some() {
         over.insert(DRAINED.to_owned(), None);
@@ -138,14 +147,6 @@ fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
         over.insert(DRAIN_REASON.to_owned(), None);
     }
     plan.mark(worker, MetadataPatch::new(), over);
-    // Slurm may still consider a node alive whose new slurmd has not started. A node that is down is returned by a resume,
-    // which also reverts the drain.
-    if ours && worker.is_ready() && !node.state.is_down() {
-        plan.effects.push(Effect::OrderNode {
-            order: PlannedOrder::new(node, NodeOrder::Undrain),
-            note_on: None,
-        });
-    }
 }
 
 /// Reports that an administrator resumed a node that the operator had drained. The operator does not drain it again.

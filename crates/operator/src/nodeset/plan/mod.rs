@@ -67,7 +67,8 @@ pub enum Effect {
     /// Drains a node, reverts the operator's drain, or returns a node to service that was down.
     OrderNode {
         order: PlannedOrder,
-        /// The pod on which the reason of a drain is recorded before the order, and the time after it.
+        /// The pod on which the reason of a drain is recorded before the order, and the time after it. Before a drain is reverted,
+        /// the records of it are removed.
         note_on: Option<ObjectId>,
     },
     /// Deletes Slurm's record of a node without a pod, if a fresh snapshot shows that no job needs it.
