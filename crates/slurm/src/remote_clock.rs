@@ -14,10 +14,13 @@ impl RemoteClock {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn set_offset(&self, seconds: i64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(seconds);
+    }
+
     /// Notes that it shows these seconds since 1970 now.
     pub(crate) fn note(&self, host: &Host, seconds: i64) {
-        let offset = seconds.saturating_sub(host.timestamp().as_second());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(offset);
+        self.set_offset(seconds.saturating_sub(host.timestamp().as_second()));
     }
 
     /// Its time, or this machine's while it is not known.

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -27,8 +30,12 @@ use crate::fence::{next_fence, note_rejection};
 
 /// The user slurmctld runs as, which has all privileges.
 const USER: &str = "slurm";
-/// For reads. The same lifetime as upstream's tokens.
-const TOKEN_LIFETIME: Duration = Duration::from_mins(15);
+/// The user of reads through slurmrestd, to which tokens go in clear text. Every image has this user, and Slurm gives it no rights.
+const READER: &str = "nobody";
+/// For reads. A token is replaced after a minute; the rest is for slurmrestd, which waits 10 s for slurmctld, and for clocks.
+const READ_TOKEN_LIFETIME: Duration = Duration::from_secs(75);
+/// For reads where no agent shows slurmctld's clock. Clocks that differ by more do not work with munge either.
+const AGENTLESS_TOKEN_LIFETIME: Duration = Duration::from_mins(5);
 /// For orders through slurmrestd. A slurmrestd that hangs may forward an order later, long after the operator gave up
 /// on it; slurmctld refuses it once its token has expired.
 const ORDER_TOKEN_LIFETIME: Duration = Duration::from_secs(5);
@@ -41,6 +48,8 @@ const CLOCK_ERROR: Duration = Duration::from_secs(2);
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(1);
 /// How long slurmrestd is tried last after a failure.
 const REST_PENALTY: Duration = Duration::from_secs(30);
+/// An agent that runs accepts a connection or refuses it at once. One that is silent for longer is frozen or cut off.
+const AGENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An order to Slurm.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +87,9 @@ pub enum CommandError {
 pub(super) enum ReadError {
     #[error(transparent)]
     NoRoute(#[from] NoRoute),
+    /// There was no response, or only a part of one.
+    #[error("{0}")]
+    NoResponse(String),
     /// No channel returned what was asked for.
     #[error("{0}")]
     Failed(String),
@@ -104,21 +116,27 @@ impl Unanswered {
 #[derive(Debug)]
 pub(super) struct Connection {
     routes: Routes,
+    /// slurmrestd for reads, with tokens of a user without privileges where there is an agent.
     rest: Option<Arc<rest::Client>>,
     /// slurmrestd with short-lived tokens, for orders where there is no agent.
     rest_for_orders: Option<rest::Client>,
     agent: Option<agent::Client>,
     /// Until when slurmrestd is tried last.
     rest_penalty_until: Mutex<Option<Instant>>,
+    /// The agent was waited for in vain. It is tried last until it responds again, which `key_report` finds out: a poll
+    /// that waits for it each time would be outdated when it ends.
+    is_agent_silent: AtomicBool,
 }
 
-/// The channel that is tried first.
+/// The channels of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum First {
-    /// slurmrestd, which costs slurmctld's pod no process. For what is only shown or leads to a closer look.
+enum Prefer {
+    /// slurmrestd first, which costs slurmctld's pod no process. For what is only shown or leads to a closer look.
     Rest,
-    /// The agent, whose responses are signed. For what decides whether something is deleted.
+    /// The agent first, whose responses are signed. For what decides whether something is deleted.
     Agent,
+    /// The agent alone, if it responds. slurmrestd only where there is no agent.
+    OnlyAgent,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +150,7 @@ macro_rules! request {
     ($channel:expr, $read:ident) => {
         match $channel {
             Channel::Rest(client) => client.$read().await.map_err(failed),
-            Channel::Agent(client) => client.$read().await.map_err(failed),
+            Channel::Agent(client) => client.$read().await.map_err(failed_by_agent),
         }
     };
 }
@@ -140,29 +158,57 @@ macro_rules! request {
 impl Connection {
     fn new(routes: Routes, host: &Host) -> Result<Self, agent::EmptyKey> {
         let signing = SigningKey::new(&routes.key.0)?;
-        let client = |server: &String, lifetime| {
-            let issuer = Issuer::new(signing.clone(), USER, lifetime);
+        let client = |server: &String, user, lifetime| {
+            let issuer = Issuer::new(signing.clone(), user, lifetime);
             rest::Client::new(host.clone(), server, issuer, rest::Options::default())
         };
         let rest = routes.rest.as_ref();
         let rest_for_orders = rest.filter(|_| routes.agentless);
+        let (user, lifetime) = if routes.agentless {
+            (USER, AGENTLESS_TOKEN_LIFETIME)
+        } else {
+            (READER, READ_TOKEN_LIFETIME)
+        };
         let agent = routes.agent.as_ref().map(|target| target.client(host, &routes.key));
         Ok(Self {
-            rest: rest.map(|server| Arc::new(client(server, TOKEN_LIFETIME))),
-            rest_for_orders: rest_for_orders.map(|server| client(server, ORDER_TOKEN_LIFETIME)),
+            rest: rest.map(|server| Arc::new(client(server, user, lifetime))),
+            rest_for_orders: rest_for_orders.map(|server| client(server, USER, ORDER_TOKEN_LIFETIME)),
             agent: agent.transpose()?,
             rest_penalty_until: Mutex::default(),
+            is_agent_silent: AtomicBool::default(),
             routes,
         })
     }
 
-    fn channels(&self, first: First, now: Instant) -> Vec<Channel<'_>> {
+    fn channels(&self, prefer: Prefer, now: Instant) -> Vec<Channel<'_>> {
         let rest = self.rest.iter().map(|client| Channel::Rest(client));
-        let mut channels: Vec<_> = rest.chain(self.agent.iter().map(Channel::Agent)).collect();
-        if first == First::Agent || lock(&self.rest_penalty_until).is_some_and(|until| now < until) {
-            channels.reverse();
+        let agent = self.agent.iter().map(Channel::Agent);
+        let is_silent = self.is_agent_silent();
+        if prefer == Prefer::OnlyAgent && !self.routes.agentless {
+            return agent.filter(|_| !is_silent).collect();
         }
-        channels
+        let is_rest_bad = lock(&self.rest_penalty_until).is_some_and(|until| now < until);
+        let agent_first = match (is_rest_bad, is_silent) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => prefer == Prefer::Agent,
+        };
+        if agent_first {
+            agent.chain(rest).collect()
+        } else {
+            rest.chain(agent).collect()
+        }
+    }
+
+    fn is_agent_silent(&self) -> bool {
+        self.is_agent_silent.load(Ordering::Acquire)
+    }
+
+    /// Remembers whether the agent responded to a request that took so long.
+    fn note_agent(&self, responded: bool, took: Duration) {
+        if responded || took >= AGENT_PATIENCE {
+            self.is_agent_silent.store(!responded, Ordering::Release);
+        }
     }
 }
 
@@ -213,7 +259,7 @@ impl Clusters {
             }
         }
         match cluster.qos().await {
-            Err(ReadError::Failed(why)) => Some(why),
+            Err(ReadError::Failed(why) | ReadError::NoResponse(why)) => Some(why),
             Ok(_) | Err(ReadError::NoRoute(_)) => None,
         }
     }
@@ -223,7 +269,7 @@ impl Cluster {
     /// Reads nodes, and jobs too if `with_jobs`.
     pub(super) async fn observe(&self, with_jobs: bool) -> Knowledge {
         let seen = if with_jobs {
-            self.read(First::Agent, async |channel, at| {
+            self.read(Prefer::Agent, async |channel, at| {
                 let observation = request!(channel, observe)?;
                 Ok(match channel {
                     Channel::Agent(_) => (Seen::new(observation, at, Source::Agent), true),
@@ -237,7 +283,7 @@ impl Cluster {
             })
             .await
         } else {
-            self.read(First::Rest, async |channel, at| {
+            self.read(Prefer::Rest, async |channel, at| {
                 let nodes = request!(channel, nodes)?;
                 let seen = Seen::of_nodes(nodes.value, at).of_release(nodes.release.as_deref());
                 Ok((seen, true))
@@ -292,12 +338,16 @@ impl Cluster {
     pub(super) async fn agent_status(&self) -> Option<(String, Result<agent::Status, agent::Error>)> {
         let connection = self.connection().ok()?;
         let (target, agent) = (connection.routes.agent.as_ref()?, connection.agent.as_ref()?);
-        Some((target.uid.clone(), agent.status().await))
+        let begun = self.host().instant();
+        let status = agent.status().await;
+        let responded = !status.as_ref().is_err_and(is_unreachable);
+        connection.note_agent(responded, self.host().instant().duration_since(begun));
+        Some((target.uid.clone(), status))
     }
 
     /// All reservations.
     pub(super) async fn reservations(&self) -> Result<Vec<Reservation>, ReadError> {
-        self.read(First::Agent, async |channel, _| {
+        self.read(Prefer::Agent, async |channel, _| {
             Ok((request!(channel, reservations)?.value, true))
         })
         .await
@@ -305,7 +355,7 @@ impl Cluster {
 
     /// The names of all QOS in the database.
     pub(super) async fn qos(&self) -> Result<BTreeSet<String>, ReadError> {
-        let all = self.read(First::Rest, async |channel, _| {
+        let all = self.read(Prefer::Rest, async |channel, _| {
             Ok((request!(channel, qos)?.value, true))
         });
         Ok(all.await?.into_iter().map(|qos| qos.name).collect())
@@ -313,15 +363,16 @@ impl Cluster {
 
     /// All jobs. They are no proof: no process is recorded with them.
     pub(super) async fn jobs(&self) -> Result<Vec<Job>, ReadError> {
-        self.read(First::Rest, async |channel, _| {
+        self.read(Prefer::Rest, async |channel, _| {
             Ok((request!(channel, jobs)?.value, true))
         })
         .await
     }
 
-    /// All partitions.
+    /// All partitions. slurmrestd does not list hidden ones to users without privileges (26.05), and a state that it reports
+    /// would be taken for a person's order.
     pub(super) async fn partitions(&self) -> Result<Vec<Partition>, ReadError> {
-        self.read(First::Rest, async |channel, _| {
+        self.read(Prefer::OnlyAgent, async |channel, _| {
             Ok((request!(channel, partitions)?.value, true))
         })
         .await
@@ -330,20 +381,30 @@ impl Cluster {
     /// Tries the channels in order until one returns a complete result. Otherwise returns an incomplete one, if any.
     async fn read<T>(
         &self,
-        first: First,
+        prefer: Prefer,
         read: impl AsyncFn(Channel<'_>, Timestamp) -> Result<(T, bool), ReadError>,
     ) -> Result<T, ReadError> {
         let connection = self.connection()?;
         let (mut incomplete, mut failures) = (None, Vec::new());
-        for channel in connection.channels(first, self.host().instant()) {
-            let late = |_| ReadError::Failed(format!("no response within {} s", READ_TIMEOUT.as_secs()));
+        for channel in connection.channels(prefer, self.host().instant()) {
+            match (channel, &connection.agent) {
+                (Channel::Rest(client), Some(agent)) => client.use_clock_of(agent),
+                (Channel::Agent(_), _) if incomplete.is_some() && connection.is_agent_silent() => break,
+                _ => {}
+            }
+            let begun = self.host().instant();
+            let late = |_| ReadError::NoResponse(format!("no response within {} s", READ_TIMEOUT.as_secs()));
             let answer = timeout(READ_TIMEOUT, read(channel, self.now())).await;
             let answer = answer.map_err(late).flatten();
+            let now = self.host().instant();
             let name = match channel {
-                Channel::Agent(_) => "the agent",
+                Channel::Agent(_) => {
+                    let responded = !matches!(answer, Err(ReadError::NoResponse(_)));
+                    connection.note_agent(responded, now.duration_since(begun));
+                    "the agent"
+                }
                 Channel::Rest(_) => {
-                    let penalty = answer.is_err().then(|| self.host().instant() + REST_PENALTY);
-                    *lock(&connection.rest_penalty_until) = penalty;
+                    *lock(&connection.rest_penalty_until) = answer.is_err().then(|| now + REST_PENALTY);
                     "slurmrestd"
                 }
             };
@@ -352,6 +413,9 @@ impl Cluster {
                 Ok((answer, false)) => incomplete = Some(answer),
                 Err(error) => failures.push(format!("{name}: {error}")),
             }
+        }
+        if failures.is_empty() {
+            failures.push("the agent does not respond".to_owned());
         }
         incomplete.ok_or_else(|| ReadError::Failed(failures.join("; ")))
     }
@@ -362,8 +426,9 @@ impl Cluster {
     }
 
     fn connection(&self) -> Result<Arc<Connection>, NoRoute> {
+        let hides_records = lock(&self.memory).hides_records.unwrap_or(true);
         let mut known = lock(&self.connection);
-        let routes = route::find(&self.shared.caches, &self.key).inspect_err(|_| *known = None)?;
+        let routes = route::find(&self.shared.caches, &self.key, hides_records).inspect_err(|_| *known = None)?;
         if let Some(known) = known.as_ref().filter(|known| known.routes == routes) {
             return Ok(Arc::clone(known));
         }
@@ -448,6 +513,21 @@ fn failed(error: impl std::error::Error) -> ReadError {
     ReadError::Failed(text(error))
 }
 
+fn failed_by_agent(error: agent::Error) -> ReadError {
+    if is_unreachable(&error) {
+        ReadError::NoResponse(text(error))
+    } else {
+        failed(error)
+    }
+}
+
+fn is_unreachable(error: &agent::Error) -> bool {
+    matches!(
+        error,
+        agent::Error::Transport(slurm::transport::Error::Unreachable { .. })
+    )
+}
+
 /// The error followed by its causes.
 fn text(error: impl std::error::Error) -> String {
     let mut message = error.to_string();
@@ -463,17 +543,4 @@ fn text(error: impl std::error::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_order_is_sent_while_an_unanswered_one_may_still_be_carried_out() {
-        let unanswered = Unanswered::default();
-        let (start, life) = (Host::real().instant(), ORDER_TOKEN_LIFETIME + MAX_CLOCK_SKEW);
-        unanswered.note("node \"a\"".to_owned(), start + life);
-        assert_eq!(unanswered.left("node \"a\"", start), Some(life));
-        assert_eq!(unanswered.left("node \"b\"", start), None);
-        assert_eq!(unanswered.left("node \"a\"", start + life), None);
-        assert!(unanswered.0.lock().unwrap().is_empty(), "nothing is kept");
-    }
-}
+mod tests;

@@ -233,6 +233,11 @@ impl Clusters {
         lock(&self.cluster(controller).memory).manual_states = Some(states);
     }
 
+    /// Remembers whether slurmctld hides records from users without privileges.
+    pub(crate) fn note_hidden_records(&self, controller: &Key, hides: bool) {
+        lock(&self.cluster(controller).memory).hides_records = Some(hides);
+    }
+
     /// Publishes the reports about the Partitions of a Controller, and wakes those whose report changed.
     pub(crate) fn publish(&self, controller: &Key, reports: PartitionReports) {
         let cluster = self.cluster(controller);

@@ -15,7 +15,7 @@ use crate::{kinds::Caches, secret::entry, template::service::EXTERNAL_NAME};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Routes {
     pub(super) key: JwtKey,
-    /// The address of slurmrestd.
+    /// The address of slurmrestd. `None` if slurmctld hides records from the user of reads and an agent can read them.
     pub(super) rest: Option<String>,
     pub(super) agent: Option<Target>,
     /// No agent exists or is expected: slurmctld is external, or its pod was created without one.
@@ -27,8 +27,9 @@ pub(super) struct Routes {
 #[error("{0}")]
 pub struct NoRoute(pub(super) String);
 
-/// Returns the routes to the cluster of this Controller.
-pub(super) fn find(caches: &Caches, key: &Key) -> Result<Routes, NoRoute> {
+/// Returns the routes to the cluster of this Controller. `hides_records`: `PrivateData` hides nodes, jobs, partitions or
+/// reservations from users without privileges, or may do so.
+pub(super) fn find(caches: &Caches, key: &Key, hides_records: bool) -> Result<Routes, NoRoute> {
     let Key { namespace, name } = key;
     let controller = caches.controllers.get(namespace, name);
     let controller = controller.ok_or_else(|| NoRoute(format!("there is no Controller {name:?}")))?;
@@ -42,20 +43,22 @@ pub(super) fn find(caches: &Caches, key: &Key) -> Result<Routes, NoRoute> {
         .filter_map(|pod| Some((!is_labelled_active(pod), agent_in(pod)?)));
     let agent = agents.min_by_key(|(is_standby, _)| *is_standby);
     let is_external = controller.spec.is_external();
+    // As after a takeover of a cluster that another operator created.
+    let has_no_agent = !pods.is_empty() && !pods.iter().any(|pod| has_agent(pod));
+    let agentless = is_external || has_no_agent;
+    let rest = rest.filter(|_| agentless || !hides_records);
     if rest.is_none() && agent.is_none() {
         return Err(NoRoute(if is_external {
             format!("Controller {name:?} is external and no RestApi refers to it; create one")
         } else {
-            format!("no RestApi refers to Controller {name:?}, and its pod does not run yet")
+            format!("the pod of Controller {name:?} does not run yet, and no RestApi can replace it")
         }));
     }
-    // As after a takeover of a cluster that another operator created.
-    let has_no_agent = !pods.is_empty() && !pods.iter().any(|pod| has_agent(pod));
     Ok(Routes {
         key: secret_key,
         rest,
         agent: agent.map(|(_, agent)| agent),
-        agentless: is_external || has_no_agent,
+        agentless,
     })
 }
 
@@ -115,10 +118,17 @@ fn rest_server(caches: &Caches, controller: &Key) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// The objects of a cluster with slurmrestd and an agent.
+    pub(in crate::cluster) fn cluster_objects() -> Vec<Value> {
+        let pod = pod("slurm-controller-0", "10.0.0.1", true);
+        let restapi = restapi("slurm", "2026-01-01T00:00:00Z");
+        vec![controller(&json!({})), secret(), restapi, stateful_set(), pod]
+    }
 
     fn controller(spec: &Value) -> Value {
         json!({ "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller",
@@ -155,9 +165,30 @@ mod tests {
         } })
     }
 
-    fn routes(mut objects: Vec<Value>) -> Result<Routes, String> {
+    fn routes(objects: Vec<Value>) -> Result<Routes, String> {
+        routes_if(false, objects)
+    }
+
+    fn routes_if(hides_records: bool, mut objects: Vec<Value>) -> Result<Routes, String> {
         objects.push(stateful_set());
-        find(&Caches::of(objects), &Key::new("ns", "slurm")).map_err(|error| error.to_string())
+        find(&Caches::of(objects), &Key::new("ns", "slurm"), hides_records).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn hidden_records_are_read_by_the_agent_or_with_privileges() {
+        let with = |spec: &Value, pods: Vec<Value>| {
+            let objects = [
+                vec![controller(spec), secret(), restapi("old", "2026-01-01T00:00:00Z")],
+                pods,
+            ];
+            routes_if(true, objects.concat())
+        };
+        let external = json!({ "external": true, "jwtKeyRef": { "name": "slurm-auth-jwt", "key": "jwt.key" } });
+        let inside = with(&json!({}), vec![pod("slurm-controller-0", "10.0.0.1", true)]).unwrap();
+        assert!(inside.rest.is_none() && inside.agent.is_some());
+        let external = with(&external, vec![]).unwrap();
+        assert!(external.rest.is_some() && external.agentless);
+        assert!(with(&json!({}), vec![]).unwrap_err().contains("does not run yet"));
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(super) struct Memory {
     pub(super) node_starts: NodeStarts,
     pub(super) partitions: PartitionReports,
     pub(super) manual_states: Option<ManualStates>,
+    /// Whether slurmctld hides records from users without privileges. `None` until the Controller has been reconciled.
+    pub(super) hides_records: Option<bool>,
 }
 
 impl Cluster {

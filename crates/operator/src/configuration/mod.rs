@@ -18,6 +18,7 @@ pub(crate) mod history;
 mod jobs;
 mod node_count;
 mod partitions;
+mod private_data;
 mod records;
 pub(crate) mod render;
 pub(crate) mod report;
@@ -44,6 +45,7 @@ use self::{
     gather::{Gathered, gather},
     history::build_history,
     node_count::max_node_count,
+    private_data::hides_records,
     render::{build_bundle, build_candidate, build_config_map},
     report::build_report,
     revise::{Revised, revise},
@@ -126,6 +128,8 @@ pub(crate) struct Outcome {
     pub(crate) retained: Vec<String>,
     /// Slurm may have other states than written.
     pub(crate) is_unsure: bool,
+    /// Whether slurmctld hides records from users without privileges, or may do so. `None` if that is not known.
+    pub(crate) hides_records: Option<bool>,
     /// A decision depended on jobs or QOS in Slurm.
     pub(crate) depends_on_slurm: bool,
     /// `status.configuration`.
@@ -188,12 +192,21 @@ pub(crate) fn plan(inputs: &Inputs, snapshot: &Snapshot, jwt_key: Option<&JwtKey
     gathered
         .findings
         .extend(facts.former.distrust(inputs, &snapshot.report));
-    if is_blocked(&gathered.findings, Blocks::Configuration) {
-        return keep(&facts, gathered, None);
-    }
-    match revise(&facts, &gathered.content) {
-        Ok(revised) => take(&facts, uid, gathered, revised),
-        Err(finding) => keep(&facts, gathered, Some(finding)),
+    let outcome = if is_blocked(&gathered.findings, Blocks::Configuration) {
+        keep(&facts, gathered, None)
+    } else {
+        match revise(&facts, &gathered.content) {
+            Ok(revised) => take(&facts, uid, gathered, revised),
+            Err(finding) => keep(&facts, gathered, Some(finding)),
+        }
+    };
+    let sent = outcome.sent.as_ref().map(|sent| &sent.revision);
+    // slurmctld may run with either.
+    let mut revisions = facts.former.revision.iter().chain(sent);
+    let hides_records = facts.is_live_unrecorded() || revisions.any(|revision| hides_records(&revision.files));
+    Outcome {
+        hides_records: Some(hides_records),
+        ..outcome
     }
 }
 

@@ -29,6 +29,9 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     if let Some(sent) = &configuration.sent {
         context.clusters.note_sent(&key, sent.clone());
     }
+    if let Some(hides) = configuration.hides_records {
+        context.clusters.note_hidden_records(&key, hides);
+    }
     if configuration.knows_states {
         let states = configuration.manual_states.clone();
         context.clusters.note_manual_states(&key, states);

@@ -240,6 +240,11 @@ impl Client {
         }
     }
 
+    /// How many seconds the agent's clock is ahead, if a response has shown it.
+    pub(crate) fn clock_offset(&self) -> Option<i64> {
+        self.clock.offset()
+    }
+
     /// Learns the agent's clock from a response.
     fn note_time(&self, headers: &HeaderMap) {
         let date = headers.get(header::DATE).and_then(|date| date.to_str().ok());

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::body::{render_node, render_reservation};
 use super::error::Error;
 use super::observation::{Observation, Process};
-use crate::agent::{JobAction, JobCommand, NodeCommand, ReservationCommand};
+use crate::agent::{self, JobAction, JobCommand, NodeCommand, ReservationCommand};
 use crate::answer::{
     Answer, DecodeError, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, decode, decode_empty,
 };
@@ -111,6 +111,13 @@ impl Client {
             self.clock.note(&self.host, now);
         }
         Ok(conf.is_some())
+    }
+
+    /// Takes the offset of slurmctld's clock from the agent in its pod, if the agent has shown it.
+    pub fn use_clock_of(&self, agent: &agent::Client) {
+        if let Some(offset) = agent.clock_offset() {
+            self.clock.set_offset(offset);
+        }
     }
 
     /// Returns which slurmctlds respond. It does so at once where other requests wait ten seconds for an absent slurmctld.
