@@ -11,8 +11,55 @@ pub(crate) fn any_spec(kind: &str) -> BoxedStrategy<Value> {
     let definition = api::crds().into_iter().find(|crd| crd.spec.names.kind == kind).unwrap();
     let version = definition.spec.versions.into_iter().next().unwrap();
     let schema = version.schema.and_then(|schema| schema.open_api_v3_schema).unwrap();
-    any_value(&schema.properties.unwrap()["spec"])
+    let spec = &schema.properties.unwrap()["spec"];
+    // Objects with many odd fields are invalid, and what is planned for them is little. Most objects therefore have what is
+    // required and few fields more, or one that is as large as possible.
+    let required = spec.required.clone().unwrap_or_default();
+    let sparse = (any_value(spec), any::<[sample::Index; 2]>()).prop_map(move |(mut spec, kept)| {
+        let fields = spec.as_object_mut().unwrap();
+        let names: Vec<String> = fields.keys().cloned().collect();
+        let kept = kept.map(|index| (!names.is_empty()).then(|| index.get(&names)));
+        fields.retain(|name, _| required.contains(name) || kept.contains(&Some(name)));
+        spec
+    });
+    prop_oneof![1 => any_value(spec), 1 => sparse, 2 => extreme_spec(spec)]
         .prop_filter("too large for the API server", |spec| size(spec) <= MAX_SIZE)
+        .boxed()
+}
+
+/// The required fields and one more: a number that is as large as rules beyond the schema allow, or a long list.
+fn extreme_spec(spec: &JSONSchemaProps) -> BoxedStrategy<Value> {
+    let required = spec.required.clone().unwrap_or_default();
+    let fields = spec.properties.iter().flatten();
+    let (needed, others): (Vec<_>, Vec<_>) = fields.partition(|(name, _)| required.contains(name));
+    let needed = JSONSchemaProps {
+        properties: Some(
+            needed
+                .into_iter()
+                .map(|(name, field)| (name.clone(), field.clone()))
+                .collect(),
+        ),
+        required: Some(required),
+        ..JSONSchemaProps::default()
+    };
+    let extreme = |(name, field): (&String, &JSONSchemaProps)| {
+        let value = match field.type_.as_deref() {
+            Some("integer") => any_large_integer(field),
+            Some("array") => any_long_list(field)?,
+            _ => return None,
+        };
+        let name = name.clone();
+        Some(value.prop_map(move |value| (name.clone(), value)).boxed())
+    };
+    let extremes: Vec<_> = others.into_iter().filter_map(extreme).collect();
+    if extremes.is_empty() {
+        return any_fields(&needed);
+    }
+    (any_fields(&needed), proptest::strategy::Union::new(extremes))
+        .prop_map(|(mut spec, (name, value))| {
+            spec.as_object_mut().unwrap().insert(name, value);
+            spec
+        })
         .boxed()
 }
 
@@ -47,15 +94,11 @@ fn any_value(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
         Some("string") => text(&schema.pattern),
         Some("array") => match &schema.items {
             Some(JSONSchemaPropsOrArray::Schema(item)) => {
-                let most = schema.max_items.map_or(MANY, |most| usize::try_from(most).unwrap());
-                // Different ones are expensive to make.
-                let many = (any_value(item), 3..=most.max(3)).prop_map(|(item, count)| {
-                    let room = MAX_SIZE / (size(&item) + 1);
-                    vec![item; count.min(room)]
-                });
-                prop_oneof![9 => collection::vec(any_value(item), 0..3), 1 => many]
-                    .prop_map(Value::from)
-                    .boxed()
+                let few = collection::vec(any_value(item), 0..3).prop_map(Value::from).boxed();
+                match any_long_list(schema) {
+                    Some(many) => prop_oneof![9 => few, 1 => many].boxed(),
+                    None => few,
+                }
             }
             _ => Just(Value::from(Vec::<Value>::new())).boxed(),
         },
@@ -79,21 +122,46 @@ fn size(value: &Value) -> usize {
     value.to_string().len()
 }
 
-fn any_integer(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
+/// One item many times: different ones are expensive to make.
+fn any_long_list(schema: &JSONSchemaProps) -> Option<BoxedStrategy<Value>> {
+    let Some(JSONSchemaPropsOrArray::Schema(item)) = &schema.items else {
+        return None;
+    };
+    let most = schema.max_items.map_or(MANY, |most| usize::try_from(most).unwrap());
+    let many = (any_value(item), 3..=most.max(3)).prop_map(|(item, count)| {
+        let room = MAX_SIZE / (size(&item) + 1);
+        Value::from(vec![item; count.min(room)])
+    });
+    Some(many.boxed())
+}
+
+fn bounds(schema: &JSONSchemaProps) -> (i64, i64) {
     #[expect(clippy::cast_possible_truncation, reason = "the schema's bounds are whole numbers")]
     let bound = |bound: Option<f64>, none: i64| bound.map_or(none, |bound| bound as i64);
     let (low, high) = match schema.format.as_deref() {
         Some("int64") => (i64::MIN, i64::MAX),
         _ => (i32::MIN.into(), i32::MAX.into()),
     };
-    let (low, high) = (bound(schema.minimum, low), bound(schema.maximum, high));
+    (bound(schema.minimum, low), bound(schema.maximum, high))
+}
+
+/// The largest numbers that rules beyond the schema let through, among them the most replicas.
+fn any_large_integer(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
+    let (low, high) = bounds(schema);
+    sample::select(vec![8, 256, 65_535, 65_536, i64::MAX])
+        .prop_map(move |large| large.clamp(low, high).into())
+        .boxed()
+}
+
+fn any_integer(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
+    let (low, high) = bounds(schema);
     prop_oneof![
-        4 => (0..3_i64).prop_map(move |small| small.clamp(low, high)),
-        3 => low..=high,
-        1 => Just(low),
-        1 => Just(high),
+        4 => (0..3_i64).prop_map(move |small| small.clamp(low, high).into()),
+        2 => any_large_integer(schema),
+        3 => (low..=high).prop_map(Value::from),
+        1 => Just(low.into()),
+        1 => Just(high.into()),
     ]
-    .prop_map(Value::from)
     .boxed()
 }
 
