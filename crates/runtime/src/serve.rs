@@ -1,5 +1,7 @@
 //! The HTTP servers for health and metrics.
 
+mod rejected_callers;
+
 use std::{
     future::{Ready, ready},
     io,
@@ -11,7 +13,7 @@ use std::{
 use anyhow::Context as _;
 use axum::{
     Router,
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     http::{StatusCode, header::AUTHORIZATION},
     middleware::{Next, from_fn_with_state},
     response::Response,
@@ -40,6 +42,7 @@ use rustls::{
 };
 use tokio::net::TcpStream;
 
+use self::rejected_callers::RejectedCallers;
 use crate::{Context, Object, error::describe, health::Health, metrics::number};
 
 /// The content type Prometheus expects of this text.
@@ -98,7 +101,7 @@ pub(crate) async fn serve_guarded(
     routes: Router,
 ) -> anyhow::Result<()> {
     match audiences {
-        Some(audiences) => serve_secure(address, routes, client, audiences).await,
+        Some(audiences) => serve_secure(address, routes, Guard::new(host, client, audiences)).await,
         None => serve(host, address, routes).await,
     }
 }
@@ -187,9 +190,9 @@ pub(crate) fn bind_secure(
 /// Serves over HTTPS, to callers whom the API server authenticates by their token (TokenReview) and authorizes
 /// (SubjectAccessReview). The certificate is self-signed and lives as long as this process: it encrypts the connection,
 /// but does not authenticate the server.
-async fn serve_secure(address: SocketAddr, routes: Router, client: Client, audiences: Audiences) -> anyhow::Result<()> {
+async fn serve_secure(address: SocketAddr, routes: Router, guard: Guard) -> anyhow::Result<()> {
     bind_secure(address, build_tls()?, LIMITS, HEAD_TIMEOUT)
-        .serve(guarded(routes, client, audiences).into_make_service())
+        .serve(guarded(routes, guard).into_make_service_with_connect_info::<SocketAddr>())
         .await
         .with_context(|| format!("HTTPS server on {address}"))
 }
@@ -204,24 +207,55 @@ fn build_tls() -> anyhow::Result<ServerConfig> {
         .context("no certificate")
 }
 
-fn guarded(routes: Router, client: Client, audiences: Audiences) -> Router {
-    routes.layer(from_fn_with_state((client, audiences), admit))
+/// Decides who is served.
+#[derive(Clone)]
+struct Guard {
+    host: Host,
+    client: Client,
+    audiences: Audiences,
+    rejected: Arc<RejectedCallers>,
 }
 
-async fn admit(
-    State((client, audiences)): State<(Client, Audiences)>,
-    request: Request,
-    next: Next,
-) -> Result<Response, StatusCode> {
+impl Guard {
+    fn new(host: &Host, client: Client, audiences: Audiences) -> Self {
+        Self {
+            host: host.clone(),
+            client,
+            audiences,
+            rejected: Arc::default(),
+        }
+    }
+
+    /// Returns whether the caller with this token may read this path. Without the API server's response it may not.
+    async fn check(&self, token: &str, path: &str) -> Result<(), StatusCode> {
+        let user = authenticate(&self.client, token, &self.audiences).await?;
+        let user = user.ok_or(StatusCode::UNAUTHORIZED)?;
+        if is_authorized(&self.client, user, path).await? {
+            Ok(())
+        } else {
+            Err(StatusCode::FORBIDDEN)
+        }
+    }
+}
+
+fn guarded(routes: Router, guard: Guard) -> Router {
+    routes.layer(from_fn_with_state(guard, admit))
+}
+
+async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, StatusCode> {
     let header = request.headers().get(AUTHORIZATION);
     let token = header.and_then(|header| header.to_str().ok()?.strip_prefix("Bearer "));
     let token = token.ok_or(StatusCode::UNAUTHORIZED)?;
-    let user = authenticate(&client, token, &audiences)
-        .await?
-        .ok_or(StatusCode::UNAUTHORIZED)?;
-    if !is_authorized(&client, user, request.uri().path()).await? {
-        return Err(StatusCode::FORBIDDEN);
+    let connection = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let address = connection.map(|ConnectInfo(address)| address.ip());
+    if guard.rejected.is_blocked(address, guard.host.instant()) {
+        return Err(StatusCode::TOO_MANY_REQUESTS);
     }
+    let checked = guard.check(token, request.uri().path()).await;
+    if let Err(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) = checked {
+        guard.rejected.note(address, guard.host.instant());
+    }
+    checked?;
     Ok(next.run(request).await)
 }
 

@@ -30,6 +30,7 @@ use super::answers::{Answers, TooOld};
 use super::checker::refusal;
 use super::fences::Subject;
 use super::nodes::Nodes;
+use super::rejections::Rejections;
 use super::restore::restore;
 use super::rollout::PushResult;
 use super::slurm_tools::read;
@@ -70,6 +71,7 @@ pub(super) struct Server {
     pub(super) answers: Answers<Result<Reply, Refusal>>,
     /// The protocol of the operator that sent the last request.
     pub(super) operator: AtomicU32,
+    pub(super) rejections: Rejections,
 }
 
 pub(super) async fn serve(listener: Listener, server: Arc<Server>) -> Infallible {
@@ -182,7 +184,9 @@ impl Server {
         let reply = match self.admit(&key, &token, request, slot).await {
             Ok((request, fence)) => self.route(request, fence).await.unwrap_or_else(Reply::from),
             Err(refusal) => {
-                warn!(%refusal, "request rejected");
+                if let Some(count) = self.rejections.note(self.services.host.instant()) {
+                    warn!(%refusal, count, "requests rejected");
+                }
                 refusal.into()
             }
         };

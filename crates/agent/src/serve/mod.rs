@@ -22,6 +22,7 @@ mod partitions;
 mod plan;
 pub(crate) mod reason;
 mod registrations;
+mod rejections;
 mod restore;
 mod rollout;
 mod scontrol;
@@ -53,6 +54,7 @@ use checker::Checker;
 use command_channels::CommandChannels;
 use nodes::Nodes;
 use registrations::Registrations;
+use rejections::Rejections;
 use slurm_tools::SlurmTools;
 use slurmctld::{NoClient, Slurmctld};
 use volume::Volume;
@@ -145,6 +147,7 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
         services: Arc::clone(&services),
         answers: Answers::default(),
         operator: AtomicU32::new(PROTOCOL),
+        rejections: Rejections::default(),
     });
     let address = listener.address().unwrap_or(listen);
     info!(%address, "serving");

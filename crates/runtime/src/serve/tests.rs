@@ -1,4 +1,7 @@
-use std::convert::Infallible;
+use std::{
+    convert::Infallible,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use axum::{
     body::Body,
@@ -130,6 +133,41 @@ fn api_server() -> Client {
     Client::new(service, "default")
 }
 
+fn guard(audiences: Audiences) -> Guard {
+    Guard::new(&Host::real(), api_server(), audiences)
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_tokens_of_one_address_stop_costing_reviews_and_other_callers_are_served() {
+    static REVIEWS: AtomicUsize = AtomicUsize::new(0);
+    let api_server = tower::service_fn(|request: http::Request<kube::client::Body>| async {
+        REVIEWS.fetch_add(1, Ordering::Relaxed);
+        api_server().send(request).await
+    });
+    let guard = Guard::new(&Host::real(), Client::new(api_server, "default"), Audiences::default());
+    let routes = guarded(Router::new().route("/metrics", get(async || "numbers")), guard);
+    let ask = async |address: [u8; 4], token: String| {
+        let request = http::Request::get("/metrics").header(AUTHORIZATION, format!("Bearer {token}"));
+        let mut request = request.body(Body::empty()).unwrap();
+        let connection = ConnectInfo(SocketAddr::from((address, 1)));
+        request.extensions_mut().insert(connection);
+        routes.clone().oneshot(request).await.unwrap().status()
+    };
+    let (job, prometheus) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+    for number in 0..1000 {
+        let expected = if number < 10 {
+            StatusCode::UNAUTHORIZED
+        } else {
+            StatusCode::TOO_MANY_REQUESTS
+        };
+        assert_eq!(ask(job, format!("forged-{number}")).await, expected, "{number}");
+    }
+    assert_eq!(REVIEWS.load(Ordering::Relaxed), 10);
+    assert_eq!(ask(prometheus, "reader".to_owned()).await, StatusCode::OK);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(ask(job, "reader".to_owned()).await, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn only_authorized_callers_are_served() {
     let cases = [
@@ -147,7 +185,7 @@ async fn only_authorized_callers_are_served() {
             request = request.header(AUTHORIZATION, header);
         }
         let request = request.body(Body::empty()).unwrap();
-        let answer = guarded(routes, api_server(), Audiences::default())
+        let answer = guarded(routes, guard(Audiences::default()))
             .oneshot(request)
             .await
             .unwrap();
@@ -162,10 +200,7 @@ async fn a_token_for_another_audience_is_refused() {
         let routes = Router::new().route("/metrics", get(async || "numbers"));
         let request = http::Request::get("/metrics").header(AUTHORIZATION, format!("Bearer {token}"));
         let request = request.body(Body::empty()).unwrap();
-        let answer = guarded(routes, api_server(), metrics.clone())
-            .oneshot(request)
-            .await
-            .unwrap();
+        let answer = guarded(routes, guard(metrics.clone())).oneshot(request).await.unwrap();
         assert_eq!(answer.status(), expected, "{token}");
     }
 }
