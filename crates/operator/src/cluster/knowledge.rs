@@ -119,6 +119,18 @@ impl Seen {
         self
     }
 
+    /// The same nodes and jobs, before anything else has been read.
+    pub(super) fn without_details(&self, before: Option<&Self>) -> Self {
+        Self {
+            job_summary: self
+                .job_summary
+                .clone()
+                .or_else(|| before.and_then(|before| before.job_summary.clone())),
+            release: self.release.or_else(|| before.and_then(|before| before.release)),
+            ..self.clone()
+        }
+    }
+
     /// Returns the nodes that were added, removed or changed. The number of allocated CPUs does not count.
     pub fn changed_since<'a>(&'a self, before: &'a Self) -> BTreeSet<&'a str> {
         let names = self.nodes.keys().chain(before.nodes.keys()).map(String::as_str);

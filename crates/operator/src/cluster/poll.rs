@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +14,10 @@ use api::{Controller, NodeSet, Partition};
 use host::watch;
 use kube::ResourceExt;
 use runtime::Key;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use tracing::info;
 
 use super::{
@@ -30,6 +34,10 @@ const QUIET: Duration = Duration::from_secs(5);
 
 /// The poll interval is at most 5 s and a poll times out after 20 s: an older result counts as unknown.
 const MAX_AGE: Duration = Duration::from_secs(30);
+
+/// The agent lists partitions within a fraction of a second. Nodes and jobs do not wait longer for them: a decision on the state before
+/// an order would follow.
+const DETAILS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An object that follows jobs. Listing jobs is slow, so they are listed only while a decision depends on them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +90,15 @@ impl Poll {
         }
     }
 
+    /// Waits for the details of a poll, and publishes the poll without them if they take long.
+    async fn publish_if_late(&self, early: Polled, details: impl Future<Output = ()>) {
+        let mut details = pin!(details);
+        if timeout(DETAILS_PATIENCE, &mut details).await.is_err() {
+            self.latest.send_replace(Some(early));
+            details.await;
+        }
+    }
+
     /// Polls now, jobs included: the caller has a worker that is leaving, though the caches may not show it yet.
     pub(super) fn request_with_jobs(&self) {
         self.jobs_requested.store(true, Ordering::Release);
@@ -114,7 +131,12 @@ pub(super) async fn run(cluster: &Cluster) {
         match &mut now {
             Knowledge::Known(seen) => {
                 let seen = Arc::make_mut(seen);
-                cluster.add_details(seen, seen_before, &sets, &followers).await;
+                let early = Polled {
+                    knowledge: Knowledge::Known(seen.without_details(seen_before).into()),
+                    begun,
+                };
+                let details = cluster.add_details(seen, seen_before, &sets, &followers);
+                poll.publish_if_late(early, details).await;
                 let jobs = cluster.add_jobs(seen, seen_before, &sets, !partitions.is_empty(), &mut reading);
                 jobs.await;
                 if seen_before.is_none() {

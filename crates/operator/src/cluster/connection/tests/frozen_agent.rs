@@ -59,7 +59,7 @@ impl Machine for Network {
             if address.ends_with(&format!(":{DEFAULT_PORT}")) {
                 tokio::spawn(run_agent(far, is_frozen));
             } else {
-                tokio::spawn(run_slurmrestd(far));
+                tokio::spawn(run_slurmrestd(far, is_frozen));
             }
             Ok(Box::new(near) as host::Connection)
         })
@@ -104,21 +104,27 @@ async fn respond(stream: &mut DuplexStream, header: &str, body: &str) {
 }
 
 /// A response to every read of Slurm.
-fn slurm_with(partitions: &[&str]) -> String {
+fn slurm_with(node: &str, partitions: &[&str]) -> String {
     let partitions = partitions
         .iter()
         .map(|name| json!({ "name": name, "partition": { "state": ["UP"] }, "nodes": { "configured": "" } }));
     let meta = json!({ "BOOT_TIME": 1000, "LastUpdate": 2000, "HashValue": 1 });
     json!({
-        "pings": [], "nodes": [{ "name": "n-0", "state": ["IDLE", "DYNAMIC_NORM"] }], "jobs": [], "reservations": [],
+        "pings": [], "nodes": [{ "name": node, "state": ["IDLE", "DYNAMIC_NORM"] }], "jobs": [], "reservations": [],
         "partitions": partitions.collect::<Vec<_>>(), "slurm_conf_meta": meta, "errors": []
     })
     .to_string()
 }
 
-async fn run_slurmrestd(mut stream: DuplexStream) {
+/// Slurm has another node while the agent is frozen.
+async fn run_slurmrestd(mut stream: DuplexStream, is_frozen: Arc<AtomicBool>) {
     while read_request(&mut stream).await.is_some() {
-        respond(&mut stream, "", &slurm_with(&["shown"])).await;
+        let node = if is_frozen.load(Ordering::Acquire) {
+            "n-1"
+        } else {
+            "n-0"
+        };
+        respond(&mut stream, "", &slurm_with(node, &["shown"])).await;
     }
 }
 
@@ -133,7 +139,7 @@ async fn run_agent(mut stream: DuplexStream, is_frozen: Arc<AtomicBool>) {
             json!({ "protocol": 2, "agent": "1", "live": null, "phase": "verified", "slurmctld": null, "fence": fence })
                 .to_string()
         } else {
-            slurm_with(&["shown", "hidden"])
+            slurm_with("n-0", &["shown", "hidden"])
         };
         let mut headers = request.lines().filter_map(|line| line.split_once(": Bearer "));
         let token = headers.find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
@@ -210,11 +216,21 @@ async fn nodes_and_jobs_are_known_while_the_agent_is_frozen_and_partitions_are_n
         assert_eq!(partitions(&seen), None, "slurmrestd shows only a part of them");
         assert_eq!(seen.source, Source::Unsigned);
         assert_eq!(seen.jobs.is_some(), follows_jobs);
-        assert!(seen.nodes.contains_key("n-0"));
+        assert!(seen.nodes.contains_key("n-1"));
         // The agent is asked for its status every 15 s, and then for everything again.
         poller.freeze(false);
         let seen = poller.known_for(25).await;
         assert_eq!(partitions(&seen), Some(vec!["hidden", "shown"]));
         assert_eq!(seen.source == Source::Agent, follows_jobs);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_do_not_wait_for_partitions() {
+    let poller = Poller::new(false);
+    poller.known_for(20).await;
+    poller.freeze(true);
+    // At most 5 s until the next poll, and one for partitions.
+    let seen = poller.known_for(7).await;
+    assert!(seen.nodes.contains_key("n-1"), "{:?}", seen.nodes);
 }
