@@ -12,18 +12,38 @@ use crate::common::slurm::{SOON, slurm, wait_idle, wait_job};
 
 const NODESET: &str = "nodeset/slurm-worker-slinky";
 const FINALIZER: &str = "nodeset.slinky.slurm.net/reservation";
+const PARTITION: &str = "
+apiVersion: slinky.slurm.net/v1alpha1
+kind: Partition
+metadata: {name: long}
+spec:
+  controllerRef: {name: slurm}
+  nodeSetSelector: {}
+";
 
 /// A cluster with one idle worker, whose NodeSet has the operator's finalizer.
 fn one_worker(cluster: &'static Cluster, name: &str) -> Namespace {
     let namespace = Namespace::create(cluster, name).unwrap();
     install_chart(&namespace, ONE_WORKER).unwrap();
     wait_idle(&namespace, 1).unwrap();
-    assert!(finalizers(&namespace).contains(FINALIZER));
+    assert!(finalizers(&namespace, NODESET).contains(FINALIZER));
     namespace
 }
 
-fn finalizers(namespace: &Namespace) -> String {
-    namespace.field(NODESET, ".metadata.finalizers").unwrap()
+fn finalizers(namespace: &Namespace, object: &str) -> String {
+    namespace.field(object, ".metadata.finalizers").unwrap()
+}
+
+/// Waits until NodeSet and Partition have the operator's finalizers.
+fn wait_finalizers(namespace: &Namespace) {
+    eventually("NodeSet and Partition have their finalizers", SOON, || {
+        let now = [NODESET, "partition/long"].map(|object| finalizers(namespace, object));
+        expect(
+            now.iter().all(|finalizers| finalizers.contains("slinky.slurm.net/")),
+            now,
+        )
+    })
+    .unwrap();
 }
 
 /// All objects in a namespace except events and those that Kubernetes creates in every namespace.
@@ -61,6 +81,8 @@ fn the_operator_is_uninstalled_and_reinstalled_without_an_effect_on_jobs() {
     install(cluster);
     let _put_back = PutBack(cluster);
     let namespace = one_worker(cluster, "comeback");
+    namespace.apply(PARTITION).unwrap();
+    wait_finalizers(&namespace);
     let batch =
         "sbatch --parsable -p all --chdir=/tmp -o /dev/null --wrap 'until test -e /tmp/enough; do sleep 1; done'";
     let job = slurm(&namespace, batch).unwrap();
@@ -69,7 +91,9 @@ fn the_operator_is_uninstalled_and_reinstalled_without_an_effect_on_jobs() {
     let before = lives(&namespace).unwrap();
 
     uninstall(cluster, "slinky", "slurm-operator").unwrap();
-    assert_eq!(finalizers(&namespace), "");
+    for object in [NODESET, "partition/long"] {
+        assert_eq!(finalizers(&namespace, object), "", "{object}");
+    }
     eventually(
         "nothing of the operator is left but the chart with its kinds",
         SOON,
@@ -87,11 +111,7 @@ fn the_operator_is_uninstalled_and_reinstalled_without_an_effect_on_jobs() {
     wait_job(&namespace, job, "RUNNING").unwrap();
 
     install_charts(cluster).unwrap();
-    eventually("the NodeSet has its finalizer again", SOON, || {
-        let now = finalizers(&namespace);
-        expect(now.contains(FINALIZER), now)
-    })
-    .unwrap();
+    wait_finalizers(&namespace);
     namespace.ask(&["scale", NODESET, "--replicas=2"]).unwrap();
     eventually("the operator acts again", SOON, || {
         let ready = namespace.field(NODESET, ".status.readyReplicas")?;
