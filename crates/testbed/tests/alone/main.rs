@@ -28,4 +28,5 @@ mod releases;
 mod slurm;
 mod uninstall;
 mod unreachable_agent;
+mod unsigned_bundle;
 mod webhook;
