@@ -38,7 +38,7 @@ table ip policies {
 flush chain ip policies input
 table ip policies {
     chain input {
-        iif lo accept
+        iifname lo accept
         tcp flags & (syn | ack) != syn accept
         ct state established,related accept
 ";
