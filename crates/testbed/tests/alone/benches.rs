@@ -25,6 +25,13 @@ const LAST: [(&str, &[&str]); SUBJECTS.len()] = [
     ),
     ("partitions", &["Partition edit to live, p99, ms", "… RPCs for each"]),
     (
+        "admission",
+        &[
+            "admission reviews answered per second",
+            "webhook's CPU time for a review, ms",
+        ],
+    ),
+    (
         "scale",
         &[
             "pods removed per second, 1,000 to 0",

@@ -23,6 +23,8 @@ pub(crate) struct Effort {
     pub(crate) further: u32,
     /// Until the operator is at rest after it made that many Partitions.
     pub(crate) rest: Duration,
+    /// Reviews at the webhook.
+    pub(crate) reviews: u32,
     /// Pods to scale to.
     pub(crate) pods: u32,
 }
@@ -40,6 +42,7 @@ impl Effort {
         hurries_kubelet: false,
         further: 1_000,
         rest: Duration::from_secs(10),
+        reviews: 5_000,
         pods: 1_000,
     };
 
@@ -55,6 +58,7 @@ impl Effort {
         hurries_kubelet: true,
         further: 3,
         rest: Duration::ZERO,
+        reviews: 40,
         pods: 3,
     };
 }

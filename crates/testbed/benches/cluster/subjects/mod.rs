@@ -1,6 +1,7 @@
 //! The subjects of `make bench`, each with its figures. `make test` measures all of them with little effort, so that
 //! they keep working.
 
+mod admission;
 mod api;
 mod configuration;
 pub(crate) mod effort;
@@ -27,7 +28,14 @@ use crate::common::slurm::wait_idle;
 use effort::Effort;
 use table::Table;
 
-pub(crate) const SUBJECTS: [&str; 5] = ["ground", "configuration", "circumstances", "partitions", "scale"];
+pub(crate) const SUBJECTS: [&str; 6] = [
+    "ground",
+    "configuration",
+    "circumstances",
+    "partitions",
+    "admission",
+    "scale",
+];
 
 /// One worker with a partition of its own, and two sets to make partitions of.
 const VALUES: &str = "nodesets:\n  slinky:\n    replicas: 1\n    partition:\n      enabled: true\n  second:\n    replicas: 0\n  \
@@ -43,10 +51,7 @@ pub(crate) fn measure(
     if wants("ground") {
         ground::measure(cluster, table)?;
     }
-    if !["configuration", "circumstances", "partitions", "scale"]
-        .iter()
-        .any(|subject| wants(subject))
-    {
+    if !SUBJECTS.iter().any(|subject| *subject != "ground" && wants(subject)) {
         return Ok(());
     }
     install(cluster);
@@ -69,6 +74,9 @@ pub(crate) fn measure(
     }
     if wants("partitions") {
         partitions::Bench::new(cluster, &namespace, effort)?.measure(table)?;
+    }
+    if wants("admission") {
+        admission::measure(&namespace, effort, table)?;
     }
     if wants("scale") {
         scale::measure(cluster, &namespace, effort, table)?;
