@@ -47,7 +47,7 @@ fn install_operator(cluster: &Cluster) {
     output(&mut upgrade).unwrap();
 }
 
-/// Installs a Slurm cluster with accounting, two workers and its policies.
+/// Installs a Slurm cluster with accounting, two workers, a login pod and its policies.
 fn install_cluster(namespace: &Namespace) {
     let password = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mariadb-password"}, "stringData": {"password": "secret"},
@@ -55,15 +55,23 @@ fn install_cluster(namespace: &Namespace) {
     namespace.apply(&password.to_string()).unwrap();
     namespace.apply(MARIADB).unwrap();
     let values = VALUES.replace("replicas: 1", "replicas: 2");
-    install_chart(namespace, &format!("networkPolicy:\n  enabled: true\n{values}")).unwrap();
+    let login = "loginsets:\n  slinky:\n    replicas: 1\n";
+    install_chart(namespace, &format!("networkPolicy:\n  enabled: true\n{login}{values}")).unwrap();
     wait_idle(namespace, 2).unwrap();
+    namespace
+        .wait("condition=Ready", "loginset/slurm-login-slinky")
+        .unwrap();
     wait_said(namespace, "accounting/slurm", "Ready", &["True"]);
 }
 
 /// Jobs over both workers, with their output, and accounting.
 fn jobs_and_accounting_work(namespace: &Namespace) {
-    let hosts = slurm(namespace, "srun -N2 -p all hostname").unwrap();
-    assert_eq!(hosts.lines().count(), 2, "{hosts}");
+    let srun = "srun -N2 -p all hostname";
+    let of_login = namespace.exec("deploy/slurm-login-slinky -c login", srun);
+    for hosts in [slurm(namespace, srun), of_login] {
+        let hosts = hosts.unwrap();
+        assert_eq!(hosts.lines().count(), 2, "{hosts}");
+    }
     let job = start_job(namespace, "-p all -N2", "srun hostname").unwrap();
     wait_done(namespace, &job).unwrap();
     eventually("the job is recorded", SOON, || {
@@ -172,6 +180,15 @@ fn a_cluster_behind_policies_works_and_is_closed_to_others() {
         expect(open.is_empty(), (open, enforcement.problem()))
     })
     .unwrap();
+    let login = [
+        "get",
+        "pods",
+        "--selector=app.kubernetes.io/name=login",
+        "-o",
+        "jsonpath={.items[0].status.podIP}",
+    ];
+    let ssh = format!("{}:22", namespace.ask(&login).unwrap());
+    assert!(reaches(&stranger, "shell", &ssh).unwrap(), "everybody may log in");
     // A pod of another application in the cluster's own namespace.
     namespace.apply(&shell_pod("other", &json!({}))).unwrap();
     namespace.wait("condition=Ready", "pod/other").unwrap();
