@@ -140,8 +140,15 @@ impl Clusters {
         self.knowledge(controller)
     }
 
-    /// Polls now and waits for the result, so that the decision after an order is not made on the state before it.
-    pub async fn poll_now(&self, controller: &Key, timeout: Duration) {
+    /// Whether what is known was read before then.
+    pub fn is_older_than(&self, controller: &Key, then: Instant) -> bool {
+        let latest = self.cluster(controller).poll.latest.borrow().clone();
+        latest.is_some_and(|latest| latest.begun < then)
+    }
+
+    /// Polls now and waits for the result, so that the decision after an order is not made on the state before it. Returns when it
+    /// was called: without a response in time, [`is_older_than`](Self::is_older_than) tells whether the state is that from before.
+    pub async fn poll_now(&self, controller: &Key, timeout: Duration) -> Instant {
         let begin = self.instant();
         let cluster = self.cluster(controller);
         let mut polls = cluster.poll.latest.subscribe();
@@ -154,8 +161,8 @@ impl Clusters {
                 }
             }
         };
-        // Without a response in time, the next reconcile uses the last one.
         drop(tokio::time::timeout(timeout, polled).await);
+        begin
     }
 
     /// Requests a poll without waiting for it. Returns false if Slurm did not respond last time: polling more often would not help.

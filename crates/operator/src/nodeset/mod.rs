@@ -52,6 +52,8 @@ const FIRST_POLL: Duration = Duration::from_secs(2);
 const COUNTS_EVERY: Duration = Duration::from_secs(15);
 /// By then Slurm has been polled again.
 const SOON: Duration = Duration::from_millis(100);
+/// When to look again for the result of orders after which Slurm has not responded.
+const OUTDATED_RETRY: Duration = Duration::from_secs(1);
 
 /// Reconciles NodeSets.
 #[derive(Debug)]
@@ -70,6 +72,8 @@ struct Memory {
     /// When the counts of Slurm's nodes were last written.
     counted: Option<Instant>,
     mirror: MirrorMemory,
+    /// When the last orders had been sent. A state from before shows them as not carried out, or as reverted by a person.
+    ordered: Option<Instant>,
     /// Since when Slurm has no node of a NodeSet that is being deleted.
     empty_since: Option<Timestamp>,
     /// Since when records in Slurm have had no pod.
@@ -175,7 +179,14 @@ impl Reconciler for NodeSetReconciler {
         // One key is never reconciled twice concurrently, so this does not wait.
         let mut memory = memory.lock().await;
         let cluster = Key::new(&key.namespace, &nodeset.spec.controller_ref.name);
-        let (knowledge, unreadable) = self.knowledge(&cluster).await;
+        let (mut knowledge, unreadable) = self.knowledge(&cluster).await;
+        let is_outdated = knowledge.known().is_some()
+            && memory
+                .ordered
+                .is_some_and(|at| self.ctx.clusters.is_older_than(&cluster, at));
+        if is_outdated {
+            knowledge = Knowledge::unknown("Slurm has not responded since the last order");
+        }
         let environment = Environment {
             images: self.ctx.defaults.images.clone(),
             cluster_domain: self.ctx.cluster_domain.clone(),
@@ -218,11 +229,20 @@ impl Reconciler for NodeSetReconciler {
         let available = status::until_available(&observed);
         // The state changed before an order of ours arrived, so the next plan is made on the new state.
         let again = applied.changed.then_some(SOON);
+        let outdated = is_outdated.then_some(OUTDATED_RETRY);
         let taken = applied.name_taken.then_some(TAKEN_RETRY);
-        let requeue = [plan.requeue, mirror.requeue, postponed, available, again, taken]
-            .into_iter()
-            .flatten()
-            .min();
+        let requeue = [
+            plan.requeue,
+            mirror.requeue,
+            postponed,
+            available,
+            again,
+            outdated,
+            taken,
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         Ok(Outcome {
             state: status::state(&plan),
             requeue,

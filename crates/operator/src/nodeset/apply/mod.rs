@@ -144,7 +144,7 @@ impl Executor<'_> {
         self.apply_stale_jobs(plan, &mut memory.stale_jobs, &mut applied).await;
         if applied.ordered || applied.changed {
             // So that the next plan sees the result of the orders.
-            self.ctx.clusters.poll_now(self.cluster, POLL_TIMEOUT).await;
+            memory.ordered = Some(self.ctx.clusters.poll_now(self.cluster, POLL_TIMEOUT).await);
         }
         for effect in &plan.effects {
             if let Effect::RemoveFinalizer { because } = effect {
