@@ -115,6 +115,8 @@ fn nobody_sees_everything(namespace: &Namespace, job: &str) {
             records
         })
     };
+    // The Service may lead to slurmrestd a little later than its pod is ready.
+    eventually("slurmrestd answers", SOON, || rest(namespace, "nobody", "ping/", None)).unwrap();
     let of_nobody = seen("nobody");
     assert_eq!(of_nobody, seen("slurm"));
     let job: u64 = job.parse().unwrap();
