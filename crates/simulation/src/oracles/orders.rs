@@ -23,6 +23,9 @@ use crate::{
 /// whatever else is to be delivered.
 const NOTICED: Duration = Duration::from_secs(7);
 
+/// From the reading of files until the agent has brought back the states that people gave to partitions.
+const HANDED_OVER: Duration = Duration::from_millis(500);
+
 /// A removal that is under way goes on for so long when people want the worker again: an order is given up after ten seconds.
 const REMOVED: Duration = Duration::from_mins(1);
 
@@ -293,6 +296,10 @@ impl Orders {
         booted: Option<Duration>,
         faults_end: Duration,
     ) -> Vec<String> {
+        // After it has read its files it serves nobody until it is the main process, and then the agent brings back what people changed.
+        if booted.is_some_and(|at| elapsed() < at + HANDED_OVER) {
+            return Vec::new();
+        }
         let is_wanted = |name: &str| {
             ["partitions", "nodesets"].iter().any(|plural| {
                 let found = world.get(plural, name);

@@ -102,6 +102,7 @@ impl Fault {
             Self::Link(_, fault) => format!("Link {fault:?}"),
             Self::Api(_, ApiFault::Slow(_)) => "Api Slow".to_owned(),
             Self::Api(_, ApiFault::StallKind(_)) => "Api StallKind".to_owned(),
+            Self::Api(_, ApiFault::DelayWatches(_)) => "Api DelayWatches".to_owned(),
             Self::Api(_, fault) => format!("Api {fault:?}"),
             Self::CutOffNode(place, _) => format!("CutOffNode({place:?})"),
             Self::StepOperatorClock(_) => "StepOperatorClock".to_owned(),

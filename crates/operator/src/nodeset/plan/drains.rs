@@ -180,8 +180,9 @@ fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
 
 /// Returns the value of [`DRAINED`] for a drain that is in force from now on.
 pub fn in_force_from(observed: &Observed, now: Timestamp) -> String {
-    // The clock of slurmctld may be ahead.
+    // The clock of slurmctld may be ahead. One whose start is not known has started by the end of this second, as Slurm reports it.
     let boot = observed.knowledge.known().and_then(Seen::boot);
+    let boot = boot.or_else(|| Timestamp::from_second(now.as_second() + 1).ok());
     format!("{:.3}", boot.map_or(now, |boot| boot.max(now)))
 }
 
@@ -228,7 +229,7 @@ mod tests {
     };
     use crate::{
         cluster::{Knowledge, Seen},
-        nodeset::fixture::{now, planned, with, worker},
+        nodeset::fixture::{nodeset, now, observed_exactly, planned, with, worker},
         worker::RESUMED,
     };
 
@@ -503,6 +504,22 @@ mod tests {
         assert_eq!(steps(&on(&quiet, noted.clone(), before)), [""; 0]);
         let after = begun(in_force, "2026-01-01T00:59:57Z");
         assert_eq!(steps(&on(&quiet, noted, after)), ["label compute-0"]);
+    }
+
+    #[test]
+    fn a_drain_is_noted_after_the_start_of_the_slurmctld_that_took_it() {
+        let started = "2026-01-01T01:00:00Z";
+        let in_force = |knowledge| {
+            let observed = observed_exactly("compute", vec![nodeset(&json!({ "replicas": 1 }))], knowledge);
+            super::in_force_from(&observed, "2026-01-01T01:00:00.4Z".parse().unwrap())
+        };
+        // Slurm reports the start in whole seconds.
+        assert_eq!(in_force(begun(node(OPEN, ""), started)), "2026-01-01T01:00:01.000Z");
+        assert_eq!(in_force(node(OPEN, "")), "2026-01-01T01:00:01.000Z");
+        assert_eq!(
+            in_force(begun(node(OPEN, ""), "2026-01-01T00:10:00Z")),
+            "2026-01-01T01:00:00.400Z"
+        );
     }
 
     #[test]
