@@ -140,14 +140,14 @@ impl Clusters {
         self.knowledge(controller)
     }
 
-    /// Whether what is known was read before then.
+    /// Whether the last response of the cluster's Slurm is from before this time.
     pub fn is_older_than(&self, controller: &Key, then: Instant) -> bool {
         let latest = self.cluster(controller).poll.latest.borrow().clone();
         latest.is_some_and(|latest| latest.begun < then)
     }
 
     /// Polls now and waits for the result, so that the decision after an order is not made on the state before it. Returns when it
-    /// was called: without a response in time, [`is_older_than`](Self::is_older_than) tells whether the state is that from before.
+    /// was called, for [`is_older_than`](Self::is_older_than): there may be no response in time.
     pub async fn poll_now(&self, controller: &Key, timeout: Duration) -> Instant {
         let begin = self.instant();
         let cluster = self.cluster(controller);

@@ -23,7 +23,7 @@ use crate::{
 /// whatever else is to be delivered.
 const NOTICED: Duration = Duration::from_secs(7);
 
-/// From the reading of files until the agent has brought back the states that people gave to partitions.
+/// From the reading of files until the agent has restored the manual states of partitions.
 const HANDED_OVER: Duration = Duration::from_millis(500);
 
 /// A removal that is under way goes on for so long when people want the worker again: an order is given up after ten seconds.
@@ -296,7 +296,7 @@ impl Orders {
         booted: Option<Duration>,
         faults_end: Duration,
     ) -> Vec<String> {
-        // After it has read its files it serves nobody until it is the main process, and then the agent brings back what people changed.
+        // A process that has read new files serves no request until it is the main process. Then the agent restores manual states.
         if booted.is_some_and(|at| elapsed() < at + HANDED_OVER) {
             return Vec::new();
         }

@@ -41,7 +41,7 @@ impl ControllerPod {
         }
     }
 
-    /// Returns nothing if nobody listens. The model carries out by itself what was ordered while slurmctld was stopped, and does not
+    /// Returns `None` if no process listens. The model carries out by itself what was ordered while slurmctld was stopped, and does not
     /// answer.
     async fn answer_when_running(&self, request: &[u8]) -> Option<Vec<u8>> {
         if Frame::unpack(request).is_ok_and(|asked| is_order(&asked)) {
@@ -57,25 +57,21 @@ impl ControllerPod {
 
     /// A stopped slurmctld reads its socket when it goes on. Returns how long that took; clients give up at last.
     pub(super) async fn wait_while_frozen(&self) -> Duration {
-        let begin = Instant::now();
-        while self.is_frozen() && begin.elapsed() < MESSAGE_TIMEOUT {
-            sleep(LOOK).await;
-        }
-        begin.elapsed()
+        self.wait_while(Failure::NoAnswer, LOOK).await
     }
 
     /// A command connects every second until slurmctld listens, and gives up at last (`_open_controller` in Slurm). Returns how long
     /// that took.
     pub(super) async fn wait_while_away(&self) -> Duration {
-        let begin = Instant::now();
-        while self.failure() == Some(Failure::Unreachable) && begin.elapsed() < MESSAGE_TIMEOUT {
-            sleep(CONNECT_AGAIN).await;
-        }
-        begin.elapsed()
+        self.wait_while(Failure::Unreachable, CONNECT_AGAIN).await
     }
 
-    fn is_frozen(&self) -> bool {
-        self.failure() == Some(Failure::NoAnswer)
+    async fn wait_while(&self, failure: Failure, interval: Duration) -> Duration {
+        let begin = Instant::now();
+        while self.failure() == Some(failure) && begin.elapsed() < MESSAGE_TIMEOUT {
+            sleep(interval).await;
+        }
+        begin.elapsed()
     }
 
     /// Returns why slurmctld does not respond.
