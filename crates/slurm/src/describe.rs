@@ -25,7 +25,7 @@ pub struct NodeDescription {
     pub features: Option<NodeFeatures>,
     /// Such as `default:s1`; an empty one removes the node from every topology. Slurm refuses an unknown place.
     pub topology: Option<SingleLine>,
-    /// The address of its slurmd.
+    /// The address of its slurmd. The agent makes that slurmd register if slurmctld does not have the node.
     pub address: Option<SingleLine>,
 }
 

@@ -246,7 +246,10 @@ impl Server {
             (&Method::PUT, path::CHECK) => self.check(body).await,
             (&Method::GET, path::NODES) => self.read(read::NODES).await,
             (&Method::GET, path::JOBS) => self.read(read::JOBS).await,
-            (&Method::GET, path::PARTITIONS) => self.read(read::PARTITIONS).await,
+            (&Method::GET, path::PARTITIONS) => Ok(Reply {
+                status: StatusCode::OK,
+                body: self.services.show_partitions().await?,
+            }),
             (&Method::GET, path::CONFIG) => self.read(read::CONFIG).await,
             (&Method::GET, path::QOS) => self.read(read::QOS).await,
             (&Method::POST, path::NODE) => {

@@ -26,6 +26,7 @@ mod rejections;
 mod restore;
 mod rollout;
 mod scontrol;
+mod shown_states;
 pub(crate) mod slurm_tools;
 mod slurmctld;
 mod volume;
@@ -55,6 +56,7 @@ use command_channels::CommandChannels;
 use nodes::Nodes;
 use registrations::Registrations;
 use rejections::Rejections;
+use shown_states::ShownStates;
 use slurm_tools::SlurmTools;
 use slurmctld::{NoClient, Slurmctld};
 use volume::Volume;
@@ -82,6 +84,7 @@ struct Services {
     /// The start of slurmctld after which the ends of its jobs were compared with slurmdbd's records; 0 if they were not.
     compared_start: AtomicU64,
     registrations: Mutex<Registrations>,
+    shown_states: Mutex<ShownStates>,
 }
 
 impl Services {
@@ -132,6 +135,7 @@ pub async fn run_until(host: Host, options: cli::Serve, stop: impl Future<Output
         },
         compared_start: AtomicU64::new(0),
         registrations: Mutex::default(),
+        shown_states: Mutex::default(),
         host: host.clone(),
     });
     let registrations = registrations::poll(Arc::clone(&services), volume.clone());

@@ -5,6 +5,7 @@
 //! The remaining window is the time between two RPCs, less than a millisecond.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use slurm::agent::{NodeAction, NodeCommand, Reason, Refusal, UpdateChannel};
@@ -35,7 +36,12 @@ impl Nodes {
     pub(super) async fn command(&self, command: &NodeCommand) -> Result<UpdateChannel, Refusal> {
         let way = match self.by_rpc(command).await {
             Ok(()) => UpdateChannel::Rpc,
-            Err(Failed::Refused(refusal)) => return Err(refusal),
+            Err(Failed::Refused(refusal)) => {
+                if let (Refusal::NoSuchNode, Some(address)) = (&refusal, address_in(command)) {
+                    self.services.request_registration(&command.node, address).await;
+                }
+                return Err(refusal);
+            }
             Err(Failed::Unspoken(error)) => {
                 debug!(error, "sending a node command by scontrol");
                 self.by_scontrol(command).await?;
@@ -141,6 +147,14 @@ fn partitions_by_feature(configuration: &Configuration, features: &NodeFeatures)
 fn lacks(shown: &LivePartition, update: &PartitionUpdate, node: &str) -> bool {
     let has_node = Hostlist::parse(&shown.nodes).is_ok_and(|nodes| nodes.contains(node));
     !has_node && !shown.node_sets.is_empty() && update.differences(shown).is_empty()
+}
+
+/// The address of slurmd, if the command gives it.
+fn address_in(command: &NodeCommand) -> Option<IpAddr> {
+    match &command.action {
+        NodeAction::Describe(description) => description.address.as_ref()?.as_str().parse().ok(),
+        _ => None,
+    }
 }
 
 enum Failed {

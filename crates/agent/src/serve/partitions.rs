@@ -15,7 +15,7 @@ pub(super) struct PartitionPlan {
     pub(super) removed: Vec<String>,
     /// The other changes, if only partitions change and RPCs can express all of it.
     pub(super) live_update: Option<LiveUpdate>,
-    /// States that are the same in both files.
+    /// States that are the same in both files, or that slurmctld has had already.
     states: BTreeMap<String, PartitionStateName>,
     /// All names in the new configuration.
     names: BTreeSet<String>,
@@ -73,25 +73,44 @@ pub(super) struct Updated {
 
 impl PartitionPlan {
     pub(super) fn between(old: &Configuration, new: &Configuration) -> Self {
+        Self::for_slurmctld(old, new, &BTreeMap::new())
+    }
+
+    /// For a slurmctld that has had these states already ([`shown_states`](super::shown_states)).
+    pub(super) fn for_slurmctld(
+        old: &Configuration,
+        new: &Configuration,
+        had: &BTreeMap<String, Vec<PartitionStateName>>,
+    ) -> Self {
         let (old_document, new_document) = (old.slurm_conf_document(), new.slurm_conf_document());
         let old_partitions = Partitions::of(old_document.effective(RecordKind::Partition));
         let new_partitions = Partitions::of(new_document.effective(RecordKind::Partition));
         let removed = old_partitions.names().filter(|name| !new_partitions.has(name));
+        let has_had = |name: &String, state| had.get(name).is_some_and(|states| states.contains(&state));
         let states = new_partitions.by_name.iter().filter_map(|(name, settings)| {
             let state = state_of(settings)?;
             let before = state_of(old_partitions.by_name.get(name)?)?;
-            (state == before).then(|| (name.clone(), state))
+            (state == before || has_had(name, state)).then(|| (name.clone(), state))
         });
         // With this a partition without DisableRootJobs disables root jobs, too, which an RPC cannot express.
         let no_root_by_default = new
             .value("DisableRootJobs")
             .is_some_and(|value| value.eq_ignore_ascii_case("YES"));
         let only_partitions = Changes::between(old, new).needs() == Needs::PartitionRpc;
+        let mut live_update = only_partitions
+            .then(|| plan_live_update(&old_partitions, &new_partitions, no_root_by_default))
+            .flatten();
+        for Updated { update, revert } in live_update.iter_mut().flat_map(|update| &mut update.updated) {
+            if update.state.is_some_and(|state| has_had(&update.name, state)) {
+                update.state = None;
+                if let Some(revert) = revert {
+                    revert.state = None;
+                }
+            }
+        }
         Self {
             removed: removed.map(str::to_owned).collect(),
-            live_update: only_partitions
-                .then(|| plan_live_update(&old_partitions, &new_partitions, no_root_by_default))
-                .flatten(),
+            live_update,
             states: states.collect(),
             names: new_partitions.names().map(str::to_owned).collect(),
         }

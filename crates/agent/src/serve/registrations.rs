@@ -7,14 +7,17 @@
 //!
 //! slurmctld saves a registration with the next change of a node, which may come minutes later. Killed before, it forgets a
 //! node that has just joined. The agent has seen the node, and asks it too: it joins again. It keeps the nodes that it has seen on the
-//! state volume, since it may die together with slurmctld. In the same way it deletes a node again whose deletion was not saved.
+//! state volume, since it may die together with slurmctld. One that it has not seen it asks when the operator gives its address
+//! ([`NodeDescription::address`](slurm::NodeDescription::address)). In the same way it deletes a node again whose deletion was not saved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use slurm::conf::Configuration;
+use slurm::agent::NodeName;
+use slurm::conf::{Configuration, SLURMD_PORT};
 use slurm::rpc::LiveNode;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info};
@@ -289,6 +292,26 @@ impl Services {
             sleep(PAUSE).await;
         }
         Ok(())
+    }
+
+    /// Asks a node to register that slurmctld has forgotten and this agent has not seen. The operator repeats its command until
+    /// slurmctld has the node.
+    pub(super) async fn request_registration(&self, node: &NodeName, address: IpAddr) {
+        let Some(configuration) = self.config.live_configuration() else {
+            return;
+        };
+        let port = configuration
+            .value("SlurmdPort")
+            .and_then(|port| port.trim().parse().ok());
+        let address = SocketAddr::new(address, port.unwrap_or(SLURMD_PORT)).to_string();
+        let slurmctld = &self.channels.slurmctld;
+        let (Ok(client), Ok(key)) = (slurmctld.read_client(&configuration), slurmctld.slurm_key()) else {
+            return;
+        };
+        info!(%node, address, "asking a node to register, which slurmctld does not have");
+        if let Err(error) = client.request_registration(&address, &key).await {
+            debug!(%node, %error, "the node does not respond");
+        }
     }
 
     /// A volume that does not respond in time is written at the next poll.

@@ -13,6 +13,7 @@ mod chaos;
 mod control_plane;
 mod draining;
 mod fences;
+mod flood;
 mod kills_during_changes;
 mod kills_during_partition_changes;
 mod kills_during_removals;

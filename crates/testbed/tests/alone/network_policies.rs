@@ -14,7 +14,9 @@ use crate::common::clusters::{change_spec, configuration_applied, install_chart,
 use crate::common::kills::operator_pods;
 use crate::common::operator::{PutBack, helm};
 use crate::common::pods::shell_pod;
-use crate::common::slurm::{SOON, slurm, slurm_conf, slurmrestd_pod, start_job, wait_done, wait_idle, wait_node};
+use crate::common::slurm::{
+    SOON, slurm, slurm_conf, slurmrestd_pod, start_job, submit_job, wait_done, wait_idle, wait_node,
+};
 
 const MARIADB: &str = include_str!("../../../../examples/accounting/mariadb.yaml");
 const VALUES: &str = include_str!("../../../../examples/accounting/values.yaml");
@@ -72,7 +74,7 @@ fn jobs_and_accounting_work(namespace: &Namespace) {
         let hosts = hosts.unwrap();
         assert_eq!(hosts.lines().count(), 2, "{hosts}");
     }
-    let job = start_job(namespace, "-p all -N2", "srun hostname").unwrap();
+    let job = submit_job(namespace, "-p all -N2", "srun hostname").unwrap();
     wait_done(namespace, &job).unwrap();
     eventually("the job is recorded", SOON, || {
         let ask = format!("sacct --noheader --parsable2 --allocations --jobs={job} --format=State");

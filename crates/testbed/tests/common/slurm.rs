@@ -40,10 +40,15 @@ pub fn wait_node(namespace: &Namespace, node: &str, words: &[&str], absent: &[&s
     })
 }
 
-/// Submits a job and waits until it runs.
-pub fn start_job(namespace: &Namespace, options: &str, line: &str) -> Result<String> {
+/// Submits a job.
+pub fn submit_job(namespace: &Namespace, options: &str, line: &str) -> Result<String> {
     let submit = format!("sbatch --parsable --chdir=/tmp -o /dev/null {options} --wrap '{line}'");
-    let job = slurm(namespace, &submit)?.trim().to_owned();
+    Ok(slurm(namespace, &submit)?.trim().to_owned())
+}
+
+/// Submits a job and waits until it runs. A job of less than a second may end before it was seen to run.
+pub fn start_job(namespace: &Namespace, options: &str, line: &str) -> Result<String> {
+    let job = submit_job(namespace, options, line)?;
     wait_job(namespace, &job, "RUNNING")?;
     Ok(job)
 }

@@ -20,7 +20,6 @@ mod config_update_restart;
 mod draining;
 mod evictions;
 mod examples;
-mod flood;
 mod foreign;
 mod forgotten_ends;
 mod golden;

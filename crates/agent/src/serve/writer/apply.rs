@@ -71,7 +71,7 @@ impl ConfigWriter {
         steps: &mut Steps,
         rollout: &mut Rollout,
     ) -> Result<NotLive, Error> {
-        let plan = self.plan_partitions(&revision, live.as_ref());
+        let plan = self.plan_partitions(&revision, live.as_ref()).await;
         let role = self
             .services
             .channels

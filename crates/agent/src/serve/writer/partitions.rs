@@ -100,11 +100,12 @@ impl ConfigWriter {
     }
 
     /// Plans the change of partitions from the live files to a revision.
-    pub(super) fn plan_partitions(&self, revision: &Revision, live: Option<&Files>) -> PartitionPlan {
-        let before = live.and_then(|live| self.services.config.configuration(live));
-        before.map_or_else(PartitionPlan::default, |before| {
-            PartitionPlan::between(&before, &configuration_of(&revision.files))
-        })
+    pub(super) async fn plan_partitions(&self, revision: &Revision, live: Option<&Files>) -> PartitionPlan {
+        let Some(before) = live.and_then(|live| self.services.config.configuration(live)) else {
+            return PartitionPlan::default();
+        };
+        let had = self.services.states_had(revision).await;
+        PartitionPlan::for_slurmctld(&before, &configuration_of(&revision.files), &had)
     }
 
     /// Does a live update and returns its channel. `None` if it needs a reconfigure instead; then nothing has changed, or only to
@@ -342,7 +343,7 @@ impl ConfigWriter {
         let Some(revision) = self.services.config.read(live) else {
             return Ok(());
         };
-        let plan = self.plan_partitions(&revision, Some(live));
+        let plan = self.plan_partitions(&revision, Some(live)).await;
         match self.prepare_reconfigure(&revision, &plan, false).await {
             Err(NotPrepared::InUse(in_use)) => Err(in_use),
             Ok(_) | Err(NotPrepared::NoResponse(_)) => Ok(()),
@@ -353,7 +354,7 @@ impl ConfigWriter {
     pub(super) async fn read_manual_states(&self, rollout: &mut Rollout, live: &Files) -> Result<(), String> {
         let config = &self.services.config;
         if let Some((revision, before)) = config.read(live).zip(config.before(live)) {
-            let plan = self.plan_partitions(&revision, Some(&before));
+            let plan = self.plan_partitions(&revision, Some(&before)).await;
             let ran_with_files = self.is_verified(&before);
             let states = self.prepare_reconfigure(&revision, &plan, ran_with_files).await;
             let states = states.map_err(|error| error.to_string())?;

@@ -206,6 +206,50 @@ async fn a_manually_opened_partition_stays_open_although_the_file_has_it_closed(
     }
 }
 
+/// The operator has seen that a person closed the partition, and writes it into the file while a person opens it again.
+#[tokio::test]
+async fn a_partition_that_is_opened_while_its_manual_state_is_written_stays_open() {
+    let closed = BEFORE.replace("Default=YES", "Default=YES State=DRAIN");
+    let more = format!("{closed}MaxJobCount=5\n");
+    for (conf, action) in [(closed, Action::PartitionRpc), (more, Action::Reconfigure)] {
+        for (is_shown, restarts, expected) in [
+            (true, false, PartitionStateName::Up),
+            (false, false, PartitionStateName::Drain),
+            // It has read the file that is open, and nobody has opened the partition.
+            (true, true, PartitionStateName::Drain),
+        ] {
+            let pod = Pod::running(&revision(1, BEFORE)).await;
+            pod.scontrol();
+            let order = async |state| pod.slurmctld().update_partition(&set_state(state)).await.unwrap();
+            order(PartitionStateName::Drain).await;
+            if is_shown {
+                pod.client().partitions().await.unwrap();
+            }
+            if restarts {
+                kill(*pod.lives().last().unwrap(), Signal::SIGKILL).unwrap();
+                pod.status_that("slurmctld is back", |status| {
+                    let slurmctld = status.slurmctld.as_ref();
+                    slurmctld.is_some_and(|daemon| daemon.restarts == 1 && daemon.state == DaemonState::Ready)
+                })
+                .await;
+            } else {
+                order(PartitionStateName::Up).await;
+                // The push is of a poll before this one.
+                pod.client().partitions().await.unwrap();
+            }
+            let by_hand = Revision {
+                closed_by_hand: BTreeSet::from(["a".to_owned()]),
+                ..revision(2, &conf)
+            };
+            let pushed = pod.push(&by_hand).await;
+            assert_eq!((&pushed.outcome, pushed.action), (&Outcome::Applied, action));
+            let state = pod.partition("a").unwrap().state.name();
+            assert_eq!(state, Some(expected), "{is_shown} {restarts} {action:?}");
+            assert_eq!(pod.conf(), conf, "the operator writes the files");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_next_agent_closes_a_manually_closed_partition_again() {
     for whole_pod in [false, true] {

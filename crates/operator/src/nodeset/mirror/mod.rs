@@ -30,7 +30,7 @@ use super::{
     build::{topology_in, topology_of},
     identity::Identity,
     observe::Observed,
-    plan::{MetadataPatch, missed_address},
+    plan::{MetadataPatch, is_cordoned, missed_address},
 };
 use crate::{
     cluster::Seen,
@@ -48,8 +48,8 @@ const STALE_AFTER: SignedDuration = SignedDuration::from_mins(2);
 /// When a topology that Slurm refused or stored differently is requested again; topology.yaml may have changed by then.
 const RETRY_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// How long after it became ready a worker may be missing in Slurm.
-const REGISTERED_WITHIN: SignedDuration = SignedDuration::from_secs(5);
+/// How long after it became ready a worker that Slurm misses is looked after. Usually it registers before.
+pub const ASKED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// Upstream has conditions for these flags only.
 const FLAGS: &[(NodeFlag, &str)] = &[
@@ -127,12 +127,23 @@ pub fn mirror<'a>(observed: &'a Observed, memory: &MirrorMemory) -> Mirror<'a> {
             memory: memory.get(worker.uid()).cloned().unwrap_or_default(),
         };
         plan_pod_write(&view, &mut mirror);
+        plan_registration(&view, &mut mirror);
         plan_node_updates(&view, &mut mirror);
     }
     mirror
 }
 
-impl Mirror<'_> {
+impl<'a> Mirror<'a> {
+    fn give_address(&mut self, worker: Worker<'a>, address: Option<&str>) {
+        if let Some(address) = address.and_then(|address| SingleLine::new(address).ok()) {
+            let description = NodeDescription {
+                address: Some(address),
+                ..NodeDescription::default()
+            };
+            self.node_updates.push((worker, description));
+        }
+    }
+
     fn requeue_within(&mut self, left: SignedDuration) {
         // Rounded up, or the next reconcile would be a moment too early.
         let left = Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1);
@@ -245,6 +256,26 @@ fn are_equal(observed: &[PodCondition], wanted: &[PodCondition]) -> bool {
     ours.len() == wanted.len() && wanted.iter().all(|wanted| ours.contains(&fields(wanted)))
 }
 
+/// Gives Slurm the address of a ready worker that its slurmctld, started after slurmd, does not have: it was killed before it
+/// saved the registration, and slurmd does not register again by itself. The agent makes it register.
+fn plan_registration<'a>(view: &WorkerView<'a>, mirror: &mut Mirror<'a>) {
+    let (worker, Some(seen), None) = (view.worker, view.seen, view.node) else {
+        return;
+    };
+    // Its record is deleted before the pod, and a drain for a cordon is lost with the record.
+    let is_leaving = worker.is_terminating() || worker.is_marked();
+    if !worker.is_ready() || is_leaving || is_cordoned(view.observed, worker) || worker.is_named_by_machine() {
+        return;
+    }
+    // No event reports the end of the wait, nor that slurmd did not take the request.
+    mirror.requeue_within(ASKED_AFTER);
+    let is_forgotten = worker.is_available(ASKED_AFTER, seen.at) && worker.last_start() < seen.boot();
+    let is_asked = view.memory.updated.is_some_and(|updated| seen.at <= updated);
+    if is_forgotten && !is_asked {
+        mirror.give_address(worker, worker.addresses().next());
+    }
+}
+
 /// Plans the update of a registered node, down or not. Until the pod runs, the record is that of its predecessor.
 fn plan_node_updates<'a>(view: &WorkerView<'a>, mirror: &mut Mirror<'a>) {
     let Some((seen, node)) = view.seen.zip(view.node) else {
@@ -275,13 +306,8 @@ fn plan_node_updates<'a>(view: &WorkerView<'a>, mirror: &mut Mirror<'a>) {
         return;
     }
     // An update of its own, so that nothing waits for it. A worker that has just become ready may be about to register.
-    let missed = missed_address(worker, node).filter(|_| worker.is_available(REGISTERED_WITHIN, seen.at));
-    if let Some(address) = missed.and_then(|address| SingleLine::new(address).ok()) {
-        let description = NodeDescription {
-            address: Some(address),
-            ..NodeDescription::default()
-        };
-        mirror.node_updates.push((worker, description));
+    if worker.is_available(ASKED_AFTER, seen.at) {
+        mirror.give_address(worker, missed_address(worker, node));
     }
     match wanted_features(view, node) {
         Ok(features) => description.features = features,

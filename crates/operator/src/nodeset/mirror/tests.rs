@@ -312,6 +312,54 @@ fn slurm_gets_the_address_of_a_worker_that_it_misses() {
 }
 
 #[test]
+fn slurm_gets_the_address_of_a_ready_worker_that_its_slurmctld_has_forgotten() {
+    let told = |boot: Option<&str>, ready_since: &str, cordoned: bool| {
+        let annotations = json!({ "slinky.slurm.net/pod-cordon": "true" });
+        let pod = with(
+            worker(0),
+            &[
+                ("/status/podIP", json!("10.0.0.1")),
+                ("/status/conditions/0/lastTransitionTime", json!(ready_since)),
+                (
+                    "/status/containerStatuses",
+                    json!([{ "name": "slurmd", "state": { "running": { "startedAt": "2026-01-01T00:30:00Z" } } }]),
+                ),
+            ],
+        );
+        let pod = if cordoned {
+            with(pod, &[("/metadata/annotations", annotations)])
+        } else {
+            pod
+        };
+        let Knowledge::Known(seen) = known(vec![], vec![]) else {
+            panic!()
+        };
+        let boot: Option<jiff::Timestamp> = boot.map(|boot| boot.parse().unwrap());
+        let process = boot.map(|boot| slurm::rest::Process {
+            boot_time: u64::try_from(boot.as_second()).unwrap(),
+        });
+        let seen = Seen {
+            process,
+            ..Seen::clone(&seen)
+        };
+        let scene = Scene {
+            pod,
+            knowledge: Knowledge::Known(std::sync::Arc::new(seen)),
+            ..Scene::default()
+        };
+        steps(&scene.mirror()).join("; ")
+    };
+    let (long, now) = ("2026-01-01T00:30:05Z", "2026-01-01T00:59:58Z");
+    let restarted = Some("2026-01-01T00:40:00Z");
+    assert_eq!(told(restarted, long, false), r#"tell compute-0 {"address":"10.0.0.1"}"#);
+    assert_eq!(told(restarted, now, false), "", "it may have registered by now");
+    assert_eq!(told(restarted, long, true), "", "its drain is lost with the record");
+    for boot in [None, Some("2026-01-01T00:20:00Z")] {
+        assert_eq!(told(boot, long, false), "", "this slurmctld has not forgotten it");
+    }
+}
+
+#[test]
 fn the_comment_names_the_owner_also_of_a_node_that_is_down() {
     let told = format!(
         "tell compute-0 {}",

@@ -11,6 +11,10 @@ use crate::{nodeset::observe::Observed, worker::Worker};
 /// The length of a reason that still fits in tables such as those of sinfo.
 const LONGEST: usize = 256;
 
+pub fn is_cordoned(observed: &Observed, worker: Worker<'_>) -> bool {
+    reason(observed, worker).is_some()
+}
+
 /// Returns the drain reason of a cordoned worker: the annotated one, or what is known about its Kubernetes node.
 pub(super) fn reason(observed: &Observed, worker: Worker<'_>) -> Option<String> {
     let host = observed.host(worker);

@@ -30,6 +30,7 @@ use crate::{
     nodeset::{
         build::{TERMINATING, hostname_on},
         identity::Identity,
+        mirror::ASKED_AFTER,
         observe::Observed,
     },
     unix_time::timestamp,
@@ -348,6 +349,9 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     let is_unknown = |worker: &&Worker<'_>| !is_known(worker) && !worker.is_named_by_machine();
     let unknown = situation.stay.iter().filter(is_unknown);
     let (missing, starting): (Vec<&Worker<'_>>, Vec<_>) = unknown.partition(|worker| long_ready(**worker));
+    // With the jobs Slurm is asked when slurmctld started, and the mirror makes a worker register that it has forgotten.
+    let is_missed = |worker: &&Worker<'_>| worker.is_available(ASKED_AFTER, observed.now);
+    plan.needs_jobs |= starting.iter().any(is_missed);
     // No event reports the end of the wait.
     let ready = starting.iter().filter_map(|worker| worker.ready_since());
     let end = ready.min().and_then(|since| since.checked_add(REGISTERS_WITHIN).ok());

@@ -27,6 +27,7 @@ use serde_json::Value;
 use slurm::{AdminState, JobHandle, Node, ReservationName, ReservationRequest};
 
 pub use self::{
+    cordon::is_cordoned,
     daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},

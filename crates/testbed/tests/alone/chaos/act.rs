@@ -300,7 +300,7 @@ impl<'a> Actor<'a> {
                 Effect::SlurmctldKilled => 0.0,
                 Effect::DownByHand(_) => 3.0,
                 Effect::WorkerDied(_) => 15.0,
-                Effect::SlurmctldAway | Effect::AccountingAway => 20.0,
+                Effect::SlurmctldAway | Effect::UnseenByOperator | Effect::AccountingAway => 20.0,
             };
             self.history.ended(number, after);
         }
@@ -355,6 +355,7 @@ fn impaired(of: Daemon) -> Vec<Effect> {
     match of {
         Daemon::Slurmctld | Daemon::Slurmd(_) => vec![Effect::SlurmctldAway],
         Daemon::Slurmdbd | Daemon::Database => vec![Effect::AccountingAway],
-        Daemon::Agent | Daemon::Slurmrestd | Daemon::Operator => Vec::new(),
+        Daemon::Agent | Daemon::Operator => vec![Effect::UnseenByOperator],
+        Daemon::Slurmrestd => Vec::new(),
     }
 }

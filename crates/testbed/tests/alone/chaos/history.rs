@@ -12,6 +12,8 @@ pub(super) enum Effect {
     SlurmctldKilled,
     /// slurmctld does not receive reports of workers.
     SlurmctldAway,
+    /// The operator does not see what Slurm shows: it or the agent, through which it reads partitions, is away.
+    UnseenByOperator,
     /// slurmdbd does not receive reports of slurmctld, or cannot store them.
     AccountingAway,
     /// The processes of a worker are killed.
@@ -73,6 +75,21 @@ impl History {
 
     pub(super) fn all(&self) -> Vec<Happened> {
         self.lock().clone()
+    }
+
+    /// When the operator has seen what slurmctld showed from a time on: it polls Slurm for some seconds without a disturbance.
+    pub(super) fn seen_by(&self, from: f64, poll: f64) -> f64 {
+        let mut disturbed = self.all();
+        disturbed.retain(|it| matches!(it.effect, Effect::SlurmctldAway | Effect::UnseenByOperator));
+        disturbed.sort_by(|one, other| one.from.total_cmp(&other.from));
+        let postponed = |seen: f64, it: &Happened| {
+            if it.from <= seen && it.to >= from {
+                seen.max(it.to + poll)
+            } else {
+                seen
+            }
+        };
+        disturbed.iter().fold(from + poll, postponed)
     }
 
     /// Whether slurmctld may have forgotten what it acknowledged in this time.

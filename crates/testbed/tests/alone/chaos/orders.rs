@@ -89,11 +89,11 @@ impl Word {
         matches!(self, Self::Resumed { .. } | Self::Opened { .. } | Self::Released { .. })
     }
 
-    /// Seconds until it is kept, whatever happens to slurmctld, not counting its own saving.
-    fn until_kept(&self) -> f64 {
+    /// When it is kept, whatever happens to slurmctld, not counting its own saving.
+    fn kept_from(&self, since: f64, history: &History) -> f64 {
         match self {
-            Self::Closed { .. } | Self::Opened { .. } => POLL,
-            _ => 0.0,
+            Self::Closed { .. } | Self::Opened { .. } => history.seen_by(since, POLL),
+            _ => since,
         }
     }
 }
@@ -134,7 +134,7 @@ impl Ledger {
             if order.word.stands(record) || self.orders.lock().unwrap().get(&about) != Some(&order) {
                 continue;
             }
-            if history.forgot(order.since, order.since + order.word.until_kept()) {
+            if history.forgot(order.since, order.word.kept_from(order.since, history)) {
                 history.say(&format!("slurmctld forgot {:?}; it is said again", order.word));
                 let _ = self.order(stage, order.word);
             } else {

@@ -1,7 +1,8 @@
 //! A job that opens thousands of connections to everything that listens.
 
 use anyhow::Result;
-use testbed::harness::{Namespace, cluster, eventually, expect};
+use testbed::cluster::Cluster;
+use testbed::harness::{Namespace, alone, eventually, expect};
 
 use crate::common::clusters::{change_spec, chart_cluster, chart_workers, configuration_applied};
 use crate::common::slurm::{SOON, slurm, slurm_conf, slurmrestd_pod, start_job, wait_done, wait_idle, wait_node};
@@ -68,25 +69,25 @@ impl Flood<'_> {
 }
 
 /// IP addresses of the operator's and the webhook's pods.
-fn operator_addresses(name: &str) -> Vec<String> {
+fn operator_addresses(cluster: &Cluster, name: &str) -> Vec<String> {
     let selector = format!("app.kubernetes.io/name={name}");
     let path = "jsonpath={.items[*].status.podIP}";
-    let shown = cluster().ask(&["get", "pods", "--namespace=slinky", "--selector", &selector, "-o", path]);
+    let shown = cluster.ask(&["get", "pods", "--namespace=slinky", "--selector", &selector, "-o", path]);
     shown.unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
-fn operator_restarts() -> String {
+fn operator_restarts(cluster: &Cluster) -> String {
     let path = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
-    cluster()
-        .ask(&["get", "pods", "--namespace=slinky", "-o", path])
-        .unwrap()
+    cluster.ask(&["get", "pods", "--namespace=slinky", "-o", path]).unwrap()
 }
 
 #[test]
 fn a_flood_of_connections_from_a_job_stops_neither_orders_nor_configuration_nor_metrics() {
-    let namespace = chart_cluster(cluster(), "flood", &chart_workers(2), 2);
-    let operator = operator_addresses("slurm-operator").remove(0);
-    let webhook = operator_addresses("slurm-operator-webhook").remove(0);
+    let alone = alone();
+    let cluster = alone.cluster;
+    let namespace = chart_cluster(cluster, "flood", &chart_workers(2), 2);
+    let operator = operator_addresses(cluster, "slurm-operator").remove(0);
+    let webhook = operator_addresses(cluster, "slurm-operator-webhook").remove(0);
     let slurmctld = namespace.field("pod/slurm-controller-0", ".status.podIP").unwrap();
     let restapi = slurmrestd_pod(&namespace).unwrap();
     let slurmrestd = namespace.field(&format!("pod/{restapi}"), ".status.podIP").unwrap();
@@ -98,7 +99,7 @@ fn a_flood_of_connections_from_a_job_stops_neither_orders_nor_configuration_nor_
         format!("{webhook}:8081"),
         format!("{webhook}:9443"),
     ];
-    let restarts = operator_restarts();
+    let restarts = operator_restarts(cluster);
     let script = FLOOD.replace("TARGETS", &targets.join(" "));
     let submit = format!(
         "cat >/tmp/flood.sh <<'END'\n{script}END\nsbatch --parsable --chdir=/tmp -o /dev/null -p all -w slinky-0 /tmp/flood.sh"
@@ -158,7 +159,7 @@ fn a_flood_of_connections_from_a_job_stops_neither_orders_nor_configuration_nor_
     }
     // The API server asks the webhook about objects in namespaces without the label.
     let label = ["label", "namespace", &namespace.name, "slinky.slurm.net/admission-"];
-    cluster().ask(&label).unwrap();
+    cluster.ask(&label).unwrap();
     let refused = change_spec(
         &namespace,
         "controller/slurm",
@@ -177,7 +178,7 @@ fn a_flood_of_connections_from_a_job_stops_neither_orders_nor_configuration_nor_
         flood.targets,
         flood.counts().unwrap()
     );
-    assert_eq!(operator_restarts(), restarts);
+    assert_eq!(operator_restarts(cluster), restarts);
 
     slurm(&namespace, "scancel --me").unwrap();
     wait_idle(&namespace, 1).unwrap();
