@@ -34,24 +34,23 @@ impl Nodes {
     }
 
     pub(super) async fn command(&self, command: &NodeCommand) -> Result<UpdateChannel, Refusal> {
-        let way = match self.by_rpc(command).await {
-            Ok(()) => UpdateChannel::Rpc,
-            Err(Failed::Refused(refusal)) => {
-                if let (Refusal::NoSuchNode, Some(address)) = (&refusal, address_in(command)) {
-                    self.services.request_registration(&command.node, address).await;
-                }
-                return Err(refusal);
-            }
+        let sent = match self.by_rpc(command).await {
+            Ok(()) => Ok(UpdateChannel::Rpc),
+            Err(Failed::Refused(refusal)) => Err(refusal),
             Err(Failed::Unspoken(error)) => {
                 debug!(error, "sending a node command by scontrol");
-                self.by_scontrol(command).await?;
-                UpdateChannel::Scontrol
+                self.by_scontrol(command).await.map(|()| UpdateChannel::Scontrol)
             }
         };
-        if command.action == NodeAction::Delete {
+        let is_gone = matches!(sent, Ok(_) | Err(Refusal::NoSuchNode));
+        if command.action == NodeAction::Delete && is_gone {
             let now = self.services.host.instant();
             self.services.registrations().delete(command.node.as_str(), now);
         }
+        if let (Err(Refusal::NoSuchNode), Some(address)) = (&sent, address_in(command)) {
+            self.services.request_registration(&command.node, address).await;
+        }
+        let way = sent?;
         let updated = self.update_members(command).await;
         updated.map(|()| way).map_err(Refusal::slurm)
     }

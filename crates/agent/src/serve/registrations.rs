@@ -36,8 +36,8 @@ const DEFAULT_TIMEOUT: u64 = 10;
 /// Slurm compares whole seconds.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// After that the operator has replaced a worker that Slurm does not know.
-const FORGOTTEN_WITHIN: Duration = Duration::from_mins(2);
+/// The operator replaces a worker that Slurm does not know half a minute later.
+const FORGOTTEN_WITHIN: Duration = Duration::from_secs(90);
 
 /// Each registration takes slurmctld's locks.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -68,9 +68,7 @@ pub fn serve_webhook(arguments: Arguments) -> anyhow::Result<()> {
                 managed: arguments.manage_certificate,
             },
         };
-        let rules = Admission {
-            client: clients.calls.clone(),
-        };
+        let rules = Admission::new(clients.calls.clone());
         let stop = stop_signal()?;
         tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting the webhook");
         Box::pin(admission::run(clients, options, rules, Host::real(), stop)).await

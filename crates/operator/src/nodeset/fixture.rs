@@ -142,6 +142,20 @@ pub(super) fn known(nodes: &[(&str, &[&str])], jobs: &[(u64, &[&str], &str)]) ->
     )))
 }
 
+/// The same snapshot, from a slurmctld that started then.
+pub(super) fn begun(knowledge: Knowledge, at: &str) -> Knowledge {
+    let Knowledge::Known(seen) = knowledge else {
+        panic!("it is known")
+    };
+    let at: jiff::Timestamp = at.parse().unwrap();
+    let boot_time = u64::try_from(at.as_second()).unwrap();
+    let seen = Seen {
+        process: Some(Process { boot_time }),
+        ..Seen::clone(&seen)
+    };
+    Knowledge::Known(seen.into())
+}
+
 pub(super) const IDLE: &[&str] = &["IDLE", "DYNAMIC_NORM"];
 pub(super) const DRAINED: &[&str] = &["IDLE", "DRAIN", "DYNAMIC_NORM"];
 pub(super) const DRAINING: &[&str] = &["ALLOCATED", "DRAIN", "DYNAMIC_NORM"];

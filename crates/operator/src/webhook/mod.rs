@@ -5,6 +5,7 @@
 
 mod binding;
 mod preview;
+mod reads;
 #[cfg(test)]
 mod tests;
 
@@ -14,12 +15,12 @@ use runtime::admission::{Request, Rules, Verdict};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use self::preview::Previewed;
+use self::{preview::Previewed, reads::Reads};
 
-/// All rules. Reads go to the API server: a cache may not have what was made a moment ago.
+/// All rules.
 #[derive(Clone)]
 pub(crate) struct Admission {
-    pub(crate) client: Client,
+    reads: Reads,
 }
 
 impl Rules for Admission {
@@ -32,13 +33,19 @@ impl Rules for Admission {
             "validate-slinky-slurm-net-v1beta1-controller" => self.judge_with_others::<Controller>(request).await,
             "validate-slinky-slurm-net-v1beta1-nodeset" => self.judge_with_others::<NodeSet>(request).await,
             "validate-slinky-slurm-net-v1alpha1-partition" => self.judge_with_others::<Partition>(request).await,
-            "mutate--v1-binding" => binding::copy_topology(&self.client, request).await,
+            "mutate--v1-binding" => binding::copy_topology(&self.reads.client, request).await,
             _ => return None,
         })
     }
 }
 
 impl Admission {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            reads: Reads::new(client),
+        }
+    }
+
     /// Judges an object by itself, and then by the files that slurmctld would get.
     async fn judge_with_others<K: Validate + Previewed>(&self, request: &Request) -> Verdict {
         let change = match Change::<K>::of(request) {
@@ -47,7 +54,7 @@ impl Admission {
         };
         let mut verdict = change.judge();
         if verdict.errors.is_empty() {
-            let found = preview::preview(&self.client, &request.namespace, &change).await;
+            let found = preview::preview(&self.reads, &request.namespace, &change).await;
             verdict.errors.extend(found.errors);
             verdict.warnings.extend(found.warnings);
         }

@@ -9,11 +9,11 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, PersistentVolumeClaim},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
-use runtime::{Object, admission::Verdict};
+use kube::{Resource, ResourceExt as _};
+use runtime::admission::Verdict;
 use serde::de::DeserializeOwned;
 
-use super::Change;
+use super::{Change, reads::Reads};
 use crate::{
     cluster::Snapshot,
     configuration::{Inputs, plan},
@@ -106,9 +106,9 @@ fn replace<K: Resource<DynamicType = ()>>(objects: &mut Vec<Arc<K>>, object: K) 
 }
 
 /// What the change does to slurmctld's files. What was wrong before is not rejected.
-pub(super) async fn preview<K: Previewed>(client: &Client, namespace: &str, change: &Change<K>) -> Verdict {
-    match read(client, namespace, change).await {
-        Ok(Some((inputs, claim))) => judge(&inputs, claim.as_ref(), change),
+pub(super) async fn preview<K: Previewed>(reads: &Reads, namespace: &str, change: &Change<K>) -> Verdict {
+    match read(reads, namespace, change).await {
+        Ok(Some((inputs, claim))) => judge(&inputs, claim.as_deref(), change),
         // Its Controller may be on its way.
         Ok(None) => Verdict::default(),
         Err(error) => Verdict::warn(format!(
@@ -160,22 +160,22 @@ fn plan_new(inputs: &Inputs) -> (Vec<Finding>, Vec<String>) {
 
 /// Reads what the files depend on, and the claim that standbys share.
 async fn read<K: Previewed>(
-    client: &Client,
+    reads: &Reads,
     namespace: &str,
     change: &Change<K>,
-) -> Result<Option<(Inputs, Option<PersistentVolumeClaim>)>, kube::Error> {
+) -> Result<Option<(Inputs, Option<Arc<PersistentVolumeClaim>>)>, Arc<kube::Error>> {
     let controller = match change.new.as_controller() {
-        Some(controller) => controller.clone(),
-        None => match get(client, namespace, &change.new.controller()).await? {
+        Some(controller) => Arc::new(controller.clone()),
+        None => match reads.get(namespace, &change.new.controller()).await? {
             Some(controller) => controller,
             None => return Ok(None),
         },
     };
     let mut inputs = Inputs {
-        controller: Arc::new(controller),
+        controller,
         accounting: None,
-        node_sets: list(client, namespace).await?,
-        partitions: list(client, namespace).await?,
+        node_sets: reads.list(namespace).await?,
+        partitions: reads.list(namespace).await?,
         joining: Vec::new(),
         config_maps: BTreeMap::new(),
         config: None,
@@ -193,43 +193,20 @@ async fn read<K: Previewed>(
         .partitions
         .retain(|found| refers_to(&found.spec.controller_ref, &controller));
     for name in referenced_config_maps(&controller) {
-        if let Some(found) = get::<ConfigMap>(client, namespace, name).await? {
-            inputs.config_maps.insert(name.to_owned(), Arc::new(found));
+        if let Some(found) = reads.get::<ConfigMap>(namespace, name).await? {
+            inputs.config_maps.insert(name.to_owned(), found);
         }
     }
     if let Some(name) = controller.spec.accounting_name() {
-        inputs.accounting = get::<Accounting>(client, namespace, name).await?.map(Arc::new);
+        inputs.accounting = reads.get::<Accounting>(namespace, name).await?;
     }
     let claim = match controller
         .spec
         .existing_claim()
         .filter(|_| change.new.as_controller().is_some())
     {
-        Some(name) => get(client, namespace, name).await?,
+        Some(name) => reads.get(namespace, name).await?,
         None => None,
     };
     Ok(Some((inputs, claim)))
-}
-
-async fn get<K: Object + Resource<Scope = NamespaceResourceScope>>(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<K>, kube::Error> {
-    Api::namespaced(client.clone(), namespace).get_opt(name).await
-}
-
-async fn list<K: Object + Resource<Scope = NamespaceResourceScope>>(
-    client: &Client,
-    namespace: &str,
-) -> Result<Vec<Arc<K>>, kube::Error> {
-    let found = Api::<K>::namespaced(client.clone(), namespace)
-        .list(&ListParams::default())
-        .await;
-    match found {
-        Ok(found) => Ok(found.items.into_iter().map(Arc::new).collect()),
-        // An older release of the chart has no Partitions.
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
 }

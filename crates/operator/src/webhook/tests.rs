@@ -27,10 +27,7 @@ fn store(server: &FakeServer, path: &str, object: Value) {
 }
 
 async fn review(server: &FakeServer, path: &str, request: &Request) -> Verdict {
-    let admission = Admission {
-        client: server.client(),
-    };
-    admission.review(path, request).await.unwrap()
+    Admission::new(server.client()).review(path, request).await.unwrap()
 }
 
 fn controller(extra_conf: &str) -> Value {
@@ -300,7 +297,7 @@ async fn many_requests_at_once_get_the_right_answers() {
         certificates,
     };
     let clients = runtime::Clients::same(client.clone());
-    let rules = Admission { client };
+    let rules = Admission::new(client);
     let serve = runtime::admission::run(clients, options, rules, host::Host::real(), std::future::pending());
     let serving = tokio::spawn(serve);
     let path = Path::parse("/api/v1/namespaces/slinky/secrets/certificate");

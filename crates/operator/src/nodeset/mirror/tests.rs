@@ -7,7 +7,9 @@ use slurm::rest::Observation;
 use super::{Mirror, MirrorMemory, PodChange, TopologyRequest, mirror};
 use crate::{
     cluster::{Knowledge, Seen},
-    nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker},
+    nodeset::fixture::{
+        begun, controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker,
+    },
 };
 
 const COMMENT: &str =
@@ -331,20 +333,10 @@ fn slurm_gets_the_address_of_a_ready_worker_that_its_slurmctld_has_forgotten() {
         } else {
             pod
         };
-        let Knowledge::Known(seen) = known(vec![], vec![]) else {
-            panic!()
-        };
-        let boot: Option<jiff::Timestamp> = boot.map(|boot| boot.parse().unwrap());
-        let process = boot.map(|boot| slurm::rest::Process {
-            boot_time: u64::try_from(boot.as_second()).unwrap(),
-        });
-        let seen = Seen {
-            process,
-            ..Seen::clone(&seen)
-        };
+        let nothing = known(vec![], vec![]);
         let scene = Scene {
             pod,
-            knowledge: Knowledge::Known(std::sync::Arc::new(seen)),
+            knowledge: boot.map_or(nothing.clone(), |boot| begun(nothing, boot)),
             ..Scene::default()
         };
         steps(&scene.mirror()).join("; ")

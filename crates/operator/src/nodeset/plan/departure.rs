@@ -3,7 +3,7 @@
 
 use api::{drain::OnDrainTimeout, nodeset::ClaimRetention};
 use jiff::{SignedDuration, Timestamp};
-use slurm::{Job, Node, job::JobStateName};
+use slurm::{AdminState, Job, Node, job::JobStateName};
 
 use super::{
     Effect, JobEnd, Plan, PlannedOrder, Situation, Wait, WorkerRemoval, drains,
@@ -12,7 +12,7 @@ use super::{
     rollout::startup_problem,
 };
 use crate::{
-    cluster::{JobOrder, NodeOrder},
+    cluster::{JobOrder, NodeOrder, Seen},
     nodeset::{build, observe::Observed},
     worker::{Cause, Leaving, Worker},
 };
@@ -94,7 +94,10 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
                 return plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
                     pod: worker.id(),
                     node: node.to_owned(),
-                    order: seen.map(|node| PlannedOrder::new(node, order)),
+                    order: match seen {
+                        Some(node) => Some(PlannedOrder::new(node, order)),
+                        None => delete_unregistered(node),
+                    },
                     keep_record,
                     occupancy,
                     claims: claims_to_delete(observed, worker, cause),
@@ -108,14 +111,27 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
     plan.waits.push(Wait::draining(node, &why));
 }
 
+/// Returns the order that keeps a worker from getting a job between the proof that it is not registered and the deletion of its pod.
+/// Slurm refuses it if a job is there, and the agent does not make the worker register any more.
+pub(super) fn delete_unregistered(node: &str) -> Option<PlannedOrder> {
+    (!node.is_empty()).then(|| PlannedOrder {
+        node: node.to_owned(),
+        order: NodeOrder::Delete,
+        // That of a node which has just registered.
+        expect: AdminState::default(),
+    })
+}
+
 /// Returns until when a worker that Slurm does not have is waited for. It may register and get a job at any moment, and
 /// the kubelet reports the start of a container a second late, so one that is about to start counts too.
 fn may_register_until(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
+    let boot = observed.knowledge.known().and_then(Seen::boot);
     // It had registered, and its record is deleted already. A slurmd without a record does not register again by itself.
-    let was_registered = worker.drained_since().is_some();
+    let was_registered = worker.drained_since().is_some_and(|since| Some(since) >= boot);
     let is_stuck = worker.last_start().is_none() && startup_problem(worker).is_some();
     let since = worker.last_progress().filter(|_| !was_registered && !is_stuck)?;
-    let end = since.checked_add(REGISTERS_WITHIN).ok()?;
+    // The agent makes those register that slurmctld has forgotten.
+    let end = since.max(boot.unwrap_or(since)).checked_add(REGISTERS_WITHIN).ok()?;
     (observed.now < end).then_some(end)
 }
 

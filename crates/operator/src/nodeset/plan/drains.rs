@@ -229,27 +229,13 @@ mod tests {
     };
     use crate::{
         cluster::{Knowledge, Seen},
-        nodeset::fixture::{nodeset, now, observed_exactly, planned, with, worker},
+        nodeset::fixture::{begun, nodeset, now, observed_exactly, planned, with, worker},
         worker::RESUMED,
     };
 
     fn node(state: &[&str], reason: &str) -> Knowledge {
         let nodes = json!([{ "name": "compute-0", "state": state, "reason": reason }]);
         Knowledge::Known(Seen::of_nodes(serde_json::from_value(nodes).unwrap(), now()).into())
-    }
-
-    /// The same snapshot, from a slurmctld that started then.
-    fn begun(knowledge: Knowledge, at: &str) -> Knowledge {
-        let Knowledge::Known(seen) = knowledge else {
-            panic!("it is known")
-        };
-        let at: jiff::Timestamp = at.parse().unwrap();
-        let boot_time = u64::try_from(at.as_second()).unwrap();
-        let seen = Seen {
-            process: Some(slurm::rest::Process { boot_time }),
-            ..Seen::clone(&seen)
-        };
-        Knowledge::Known(seen.into())
     }
 
     fn annotated(pod: Value, key: &str, value: &str) -> Value {

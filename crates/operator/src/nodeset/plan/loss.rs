@@ -19,7 +19,7 @@ use slurm::{agent::Reason, node::Node as SlurmNode};
 
 use super::{
     Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerLoss, WorkerRemoval, cordon,
-    departure::REGISTERS_WITHIN,
+    departure::{REGISTERS_WITHIN, delete_unregistered},
     drains::{has_manual_reason, has_operator_reason, is_operator_reason, is_slurm_reason},
     max_unavailable,
     scale::ScalePlan,
@@ -340,10 +340,13 @@ pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a st
 /// and slurmd does not register again by itself.
 pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     let observed = situation.observed;
-    if observed.knowledge.known().is_none() {
+    let Some(seen) = observed.knowledge.known() else {
         return;
-    }
-    let long_ready = |worker: Worker<'_>| worker.is_available(REGISTERS_WITHIN, observed.now);
+    };
+    // The agent and the mirror first make those register that a restarted slurmctld has forgotten.
+    let missed_since = |worker: Worker<'_>| Some(worker.ready_since()?.max(seen.boot()?));
+    let replaced_at = |worker: Worker<'_>| missed_since(worker)?.checked_add(REGISTERS_WITHIN).ok();
+    let long_ready = |worker: Worker<'_>| replaced_at(worker).is_some_and(|at| at <= observed.now) && worker.is_ready();
     let is_known = |worker: &Worker<'_>| observed.slurm_node(*worker).is_some();
     // slurmd may have registered under the machine's own host name.
     let is_unknown = |worker: &&Worker<'_>| !is_known(worker) && !worker.is_named_by_machine();
@@ -353,8 +356,7 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
     let is_missed = |worker: &&Worker<'_>| worker.is_available(ASKED_AFTER, observed.now);
     plan.needs_jobs |= starting.iter().any(is_missed);
     // No event reports the end of the wait.
-    let ready = starting.iter().filter_map(|worker| worker.ready_since());
-    let end = ready.min().and_then(|since| since.checked_add(REGISTERS_WITHIN).ok());
+    let end = starting.iter().filter_map(|worker| replaced_at(**worker)).min();
     let wait = end.and_then(|end| Duration::try_from(end.duration_since(observed.now)).ok());
     plan.requeue = [plan.requeue, wait].into_iter().flatten().min();
     if missing.is_empty() {
@@ -378,9 +380,9 @@ pub(super) fn plan_unregistered(situation: &Situation<'_>, plan: &mut Plan) {
             free -= 1;
             plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
                 pod: worker.id(),
-                node,
                 occupancy: Occupancy::Absent,
-                order: None,
+                order: delete_unregistered(&node),
+                node,
                 keep_record: None,
                 claims: Vec::new(),
             }));

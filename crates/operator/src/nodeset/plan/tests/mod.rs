@@ -10,7 +10,7 @@ use super::{Cause, Effect, JobEnd, Occupancy, Plan, PlannedOrder, Wait, WorkerLo
 use crate::{
     cluster::NodeOrder,
     nodeset::fixture::{
-        DRAINED, DRAINING, IDLE, controller, finished, known, marked, nodeset, observed, planned, slurm_key,
+        DRAINED, DRAINING, IDLE, begun, controller, finished, known, marked, nodeset, observed, planned, slurm_key,
         terminating, unknown, with, worker,
     },
 };
@@ -299,6 +299,18 @@ fn a_worker_that_may_be_about_to_register_is_waited_for() {
             continue;
         };
         assert!(wait.contains("until 2026-01-01T01:00:01Z"), "{case}: {wait}");
+    }
+    // The agent makes a worker register that a restarted slurmctld has forgotten, drained or not.
+    let drained = ("/metadata/annotations/nodeset.slinky.slurm.net~1drained", json!(old));
+    for changes in [vec![running(old)], vec![running(old), drained]] {
+        for (boot, expected) in [
+            ("2026-01-01T00:58:00Z", &[][..]),
+            ("2026-01-01T00:57:59Z", &["remove compute-0"]),
+        ] {
+            let pods = vec![with(marked(worker(0)), &changes)];
+            let plan = planned(&replicas(0), pods, begun(known(&[], &[]), boot));
+            assert_eq!(steps(&plan), expected, "{boot} {changes:?}");
+        }
     }
 }
 
