@@ -109,7 +109,8 @@ bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md)
 valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
-lint: ## Format, clippy, spelling, dependencies: licences, sources, unused ones
+lint: ## Format, clippy, spelling, one version everywhere, dependencies: licences, sources, unused ones
+	@hack/check-version >/dev/null
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	PATH="$$(hack/tools cargo-deny $(CARGO_DENY_VERSION)):$$PATH" cargo-deny --all-features check bans licenses sources

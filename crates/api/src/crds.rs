@@ -25,7 +25,7 @@ use crate::{
 ///
 /// It is incremented with the first change after a release. An operator that finds a lower number, or none (as on
 /// upstream's definitions), does not write newer fields: the API server would drop them silently.
-pub const SCHEMA_REVISION: u32 = 1;
+pub const SCHEMA_REVISION: u32 = 2;
 
 /// Returns the definitions of all kinds, ordered by name.
 pub fn crds() -> Vec<CustomResourceDefinition> {
