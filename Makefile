@@ -8,6 +8,7 @@ TESTBED := $(TARGET)/testbed
 CARGO_DENY_VERSION := 0.20.2
 CARGO_MACHETE_VERSION := 0.9.2
 TYPOS_VERSION := 1.52.0
+ACTIONLINT_VERSION := v1.7.12
 # Independent tests run in parallel. They wait for the cluster most of the time, so more threads than cores are useful.
 E2E_THREADS ?= 6
 # Each of these tests starts a Slurm cluster.
@@ -19,10 +20,11 @@ TIMINGS := $(CURDIR)/target/timings
 # Tests that passed only when they were repeated.
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
-.PHONY: help up down env test test-unit test-charts test-e2e test-chaos chaos simulate crash-points replay defects bench lint images build operator valgrind
+.PHONY: help up down env test test-unit test-charts test-e2e test-chaos chaos simulate crash-points replay defects
+.PHONY: bench lint lint-workflows images build operator valgrind
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-14s %s\n", $$1, $$2}'
 
 up: ## Bring up a Kubernetes cluster on this machine, install the operator and Slurm on it, run a job
 	@hack/step 'build our programs (about ten minutes the first time)' $(MAKE) --no-print-directory build operator
@@ -109,7 +111,7 @@ bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md)
 valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
-lint: ## Format, clippy, spelling, one version everywhere, dependencies: licences, sources, unused ones
+lint: lint-workflows ## Format, clippy, spelling, workflows, one version everywhere, dependencies: licences, sources, unused ones
 	@hack/check-version >/dev/null
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
@@ -117,6 +119,10 @@ lint: ## Format, clippy, spelling, one version everywhere, dependencies: licence
 	PATH="$$(hack/tools cargo-machete $(CARGO_MACHETE_VERSION)):$$PATH" cargo-machete --with-metadata crates
 	PATH="$$(hack/tools typos-cli $(TYPOS_VERSION)):$$PATH" typos --hidden
 	@test -z "$$(gofmt -l hack)" || { gofmt -d hack; exit 1; }
+
+# Without shellcheck and pyflakes, which would make the result depend on the machine.
+lint-workflows: ## Check the workflows of GitHub Actions (.github/workflows) with actionlint
+	@PATH="$$(hack/go-tool github.com/rhysd/actionlint/cmd/actionlint $(ACTIONLINT_VERSION)):$$PATH" actionlint -shellcheck= -pyflakes=
 
 images: build ## Build Kubernetes and the container images without starting anything
 	$(TESTBED) build
