@@ -70,7 +70,8 @@ test-unit: ## Tests that need no cluster and no root (a minute)
 test-charts: build ## Helm's own checks, our unit tests of the charts, our definitions on Kubernetes 1.29 (seconds)
 	@export PATH="$$($(TESTBED) tools):$$PATH"; \
 	helm lint --quiet --strict charts/slurm-operator-crds charts/slurm charts/slurm-operator; \
-	helm-unittest --strict charts/slurm charts/slurm-operator
+	helm-unittest --strict charts/slurm charts/slurm-operator; \
+	hack/install-yaml
 	@# Go does not notice that the definitions have changed, and would repeat an old result.
 	@cd hack/apiextensions-1.29 && go test -count=1 ./...
 
