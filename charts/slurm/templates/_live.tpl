@@ -1,6 +1,7 @@
 {{/*
 What Helm must know of the cluster to leave alone what others decided there: the number of replicas, and the name of a
-NodeSet that was made by hand. All of it is about how Helm applies, so the operator cannot do it.
+NodeSet that was made by hand; and to remove fields in a way that the API server accepts. All of it is about how Helm applies,
+so the operator cannot do it.
 */}}
 
 {{/*
@@ -69,4 +70,35 @@ Helm itself still owns it: leaving it out would then reset it to the CRD's defau
 {{/* The values' number as the annotation `slinky.slurm.net/chart-replicas` keeps it. */}}
 {{- define "slurm.askedReplicas" -}}
 {{- if kindIs "invalid" . }}none{{ else }}{{ int64 . }}{{ end -}}
+{{- end -}}
+
+{{/*
+A part of a spec as JSON, without the maps that are empty now and were not when Helm last applied them. A server-side apply of an
+empty map removes the fields that it had, and the API server rejects the null that is left; without the map it removes all of it.
+The next upgrade writes the empty map again.
+(list root "NodeSet" name "updateStrategy" value)
+*/}}
+{{- define "slurm.withoutEmptied" -}}
+{{- $live := include "slurm.live" . | fromJson -}}
+{{- $field := printf "f:%s" (index . 3) -}}
+{{- $value := index . 4 | default dict | deepCopy -}}
+{{- range dig "metadata" "managedFields" list $live -}}
+  {{- if eq .operation "Apply" -}}
+    {{- include "slurm.dropEmptied" (list $value (dig "fieldsV1" "f:spec" $field dict .)) -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $value -}}
+{{- end -}}
+
+{{/* Changes the map, prints nothing. (list map fieldsV1) */}}
+{{- define "slurm.dropEmptied" -}}
+{{- $map := first . -}}
+{{- $fields := last . -}}
+{{- range $key, $value := $map -}}
+  {{- $applied := omit (get $fields (printf "f:%s" $key) | default dict) "." -}}
+  {{- if and $applied (kindIs "map" $value) -}}
+    {{- include "slurm.dropEmptied" (list $value $applied) -}}
+    {{- if not $value }}{{ $_ := unset $map $key }}{{ end -}}
+  {{- end -}}
+{{- end -}}
 {{- end -}}
