@@ -51,16 +51,17 @@ The entries of one or more values, each a map by name or a list of items with `n
 {{- end -}}
 
 {{/*
-An entry whose `image` and `securityContext` stand beside the container they are meant for, instead of in it.
+An entry whose `image`, `resources` and `securityContext` stand beside the container they are meant for, instead of in it. Charts before
+1.0 had them there, and examples in guides still do.
 (list entry "slurmd")
 */}}
 {{- define "slurm.fold" -}}
 {{- $entry := first . | default dict -}}
 {{- $container := last . -}}
-{{- $beside := pick $entry "image" "securityContext" | deepCopy -}}
+{{- $beside := pick $entry "image" "resources" "securityContext" | deepCopy -}}
 {{- if $beside -}}
   {{- include "slurm.merge" (list $beside (get $entry $container | default dict)) -}}
-  {{- $entry = set (omit $entry "image" "securityContext") $container $beside -}}
+  {{- $entry = set (omit $entry "image" "resources" "securityContext") $container $beside -}}
 {{- end -}}
 {{- toJson $entry -}}
 {{- end -}}
