@@ -31,25 +31,43 @@ an unquoted YES as true, so booleans are written the way Slurm spells them.
 {{- first . | default (include "slurm.settings" (last .) | replace "\n" " ") -}}
 {{- end -}}
 
-{{/* slurm.conf's own lines: what the controller says, then a line for each enabled partition. */}}
+{{/*
+The enabled entries of `partitions` as a JSON map by name. They name enabled NodeSets, each once, sorted. An external slurmctld has
+lines of its own, so there are only objects for it.
+*/}}
+{{- define "slurm.partitions" -}}
+{{- $known := include "slurm.nodesets" . | fromJson | keys | sortAlpha -}}
+{{- $partitions := dict -}}
+{{- range $name, $partition := .Values.partitions -}}
+  {{- $partition = $partition | default dict -}}
+  {{- if and $partition.enabled (or $partition.object (not $.Values.controller.external)) -}}
+    {{- $nodesets := $partition.nodesets | default list | uniq | sortAlpha -}}
+    {{- $others := pick ($partition.spec | default dict) "nodes" "nodeSets" "nodeSetSelector" -}}
+    {{- if not (or $nodesets (and $partition.object $others)) -}}
+      {{- fail (printf "partitions.%s.nodesets is empty: name NodeSets, or ALL" $name) -}}
+    {{- end -}}
+    {{- range $nodesets -}}
+      {{- if not (has . (prepend $known "ALL")) -}}
+        {{- $enabled := join ", " $known | default "none" -}}
+        {{- fail (printf "partitions.%s names NodeSet %q, which is not there or not enabled; enabled NodeSets: %s" $name . $enabled) -}}
+      {{- end -}}
+    {{- end -}}
+    {{- $_ := set $partitions $name (set (deepCopy $partition) "nodesets" $nodesets) -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $partitions -}}
+{{- end -}}
+
+{{/* slurm.conf's own lines: what the controller says, then a line for each enabled partition that is no object. */}}
 {{- define "slurm.controllerExtraConf" -}}
 {{- $lines := list -}}
 {{- with .Values.controller.extraConf | default (include "slurm.settings" .Values.controller.extraConfMap) -}}
   {{- $lines = append $lines . -}}
 {{- end -}}
-{{- $known := include "slurm.nodesets" . | fromJson | keys | sortAlpha -}}
-{{- range $name, $partition := .Values.partitions -}}
-  {{- if dig "enabled" false ($partition | default dict) -}}
-    {{- $nodesets := $partition.nodesets | default list | uniq | sortAlpha -}}
-    {{- if not $nodesets -}}
-      {{- fail (printf "partitions.%s.nodesets is empty: name NodeSets, or ALL" $name) -}}
-    {{- end -}}
-    {{- range $nodesets -}}
-      {{- if not (has . (prepend $known "ALL")) -}}
-        {{- fail (printf "partitions.%s names NodeSet %q, which is not there or not enabled; enabled NodeSets: %s" $name . (join ", " $known | default "none")) -}}
-      {{- end -}}
-    {{- end -}}
-    {{- $lines = append $lines (printf "PartitionName=%s Nodes=%s %s" $name (join "," $nodesets) (include "slurm.settingsLine" (list $partition.config $partition.configMap))) -}}
+{{- range $name, $partition := include "slurm.partitions" . | fromJson -}}
+  {{- if not $partition.object -}}
+    {{- $options := include "slurm.settingsLine" (list $partition.config $partition.configMap) -}}
+    {{- $lines = append $lines (printf "PartitionName=%s Nodes=%s %s" $name (join "," $partition.nodesets) $options) -}}
   {{- end -}}
 {{- end -}}
 {{- join "\n" $lines -}}

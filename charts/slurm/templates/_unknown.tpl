@@ -15,7 +15,7 @@ schema accepts them, and NOTES list them: some are for upstream's next release, 
     "slurmd" "logfile" "extraConf" "extraConfMap" "partition" "ssh" "drain" "updateStrategy"
     "taintKubeNodes" "useResourceLimits" "lockNodes" "lockNodeLifetime"))
   "nodesetPartition" $partition
-  "partition" (append $partition "nodesets")
+  "partition" (concat $partition (list "nodesets" "object" "spec" "metadata"))
 | toJson -}}
 {{- end -}}
 
