@@ -1,5 +1,7 @@
 //! The rules of the two views, one by one.
 
+mod addresses;
+
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use slurm::rest::Observation;
@@ -7,9 +9,7 @@ use slurm::rest::Observation;
 use super::{Mirror, MirrorMemory, PodChange, TopologyRequest, mirror};
 use crate::{
     cluster::{Knowledge, Seen},
-    nodeset::fixture::{
-        begun, controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker,
-    },
+    nodeset::fixture::{controller, finished, nodeset, now, observed, slurm_key, terminating, unknown, with, worker},
 };
 
 const COMMENT: &str =
@@ -270,85 +270,6 @@ fn the_deadline_is_that_of_the_last_job_and_ends_with_it() {
         [""; 0]
     );
     assert_eq!(steps(with_deadline(), unknown()), [""; 0]);
-}
-
-#[test]
-fn slurm_gets_the_address_of_a_worker_that_it_misses() {
-    let told = |state: &[&str], address: &str, ready_since: &str| {
-        let pod = with(
-            conditioned(worker(0), &[]),
-            &[
-                ("/metadata/creationTimestamp", json!("2026-01-01T00:00:00Z")),
-                ("/status/podIP", json!("10.0.0.1")),
-                ("/status/conditions/0/lastTransitionTime", json!(ready_since)),
-            ],
-        );
-        let knowledge = seen(&json!({ "state": state, "address": address }));
-        let mirror = Scene {
-            pod,
-            knowledge,
-            ..Scene::default()
-        }
-        .mirror();
-        let node_updates = mirror.node_updates.iter();
-        node_updates
-            .map(|(_, description)| description.address.as_ref().unwrap().to_string())
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    let (long, now) = ("2026-01-01T00:30:00Z", "2026-01-01T00:59:58Z");
-    let down = &["DOWN", "DYNAMIC_NORM"];
-    assert_eq!(told(down, "10.0.0.9", long), "10.0.0.1");
-    assert_eq!(
-        told(&["IDLE", "NOT_RESPONDING", "DYNAMIC_NORM"], "10.0.0.9", long),
-        "10.0.0.1"
-    );
-    assert_eq!(
-        told(&["IDLE", "DYNAMIC_NORM"], "10.0.0.9", long),
-        "",
-        "it answers there"
-    );
-    assert_eq!(told(down, "10.0.0.1", long), "");
-    assert_eq!(told(down, "10.0.0.9", now), "", "it may have registered by now");
-    assert_eq!(told(&["DOWN"], "10.0.0.9", long), "", "it is from slurm.conf");
-}
-
-#[test]
-fn slurm_gets_the_address_of_a_ready_worker_that_its_slurmctld_has_forgotten() {
-    let told = |boot: Option<&str>, ready_since: &str, cordoned: bool| {
-        let annotations = json!({ "slinky.slurm.net/pod-cordon": "true" });
-        let pod = with(
-            worker(0),
-            &[
-                ("/status/podIP", json!("10.0.0.1")),
-                ("/status/conditions/0/lastTransitionTime", json!(ready_since)),
-                (
-                    "/status/containerStatuses",
-                    json!([{ "name": "slurmd", "state": { "running": { "startedAt": "2026-01-01T00:30:00Z" } } }]),
-                ),
-            ],
-        );
-        let pod = if cordoned {
-            with(pod, &[("/metadata/annotations", annotations)])
-        } else {
-            pod
-        };
-        let nothing = known(vec![], vec![]);
-        let scene = Scene {
-            pod,
-            knowledge: boot.map_or(nothing.clone(), |boot| begun(nothing, boot)),
-            ..Scene::default()
-        };
-        steps(&scene.mirror()).join("; ")
-    };
-    let (long, now) = ("2026-01-01T00:30:05Z", "2026-01-01T00:59:58Z");
-    let restarted = Some("2026-01-01T00:40:00Z");
-    assert_eq!(told(restarted, long, false), r#"tell compute-0 {"address":"10.0.0.1"}"#);
-    assert_eq!(told(restarted, now, false), "", "it may have registered by now");
-    assert_eq!(told(restarted, long, true), "", "its drain is lost with the record");
-    for boot in [None, Some("2026-01-01T00:20:00Z")] {
-        assert_eq!(told(boot, long, false), "", "this slurmctld has not forgotten it");
-    }
 }
 
 #[test]
