@@ -9,13 +9,15 @@ use slurm::conf::{Changes, Configuration, RecordKind, Settings};
 use slurm::partition::PartitionStateName;
 use slurm::rpc::{LivePartition, PartitionUpdate, plan_partition, plan_partition_update};
 
+use super::shown_states::States;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PartitionPlan {
     /// Partitions that have no line any more.
     pub(super) removed: Vec<String>,
     /// The other changes, if only partitions change and RPCs can express all of it.
     pub(super) live_update: Option<LiveUpdate>,
-    /// States that are the same in both files, or that slurmctld has had already.
+    /// States that are the same in both files, or manual ones that slurmctld has had already.
     states: BTreeMap<String, PartitionStateName>,
     /// All names in the new configuration.
     names: BTreeSet<String>,
@@ -73,15 +75,11 @@ pub(super) struct Updated {
 
 impl PartitionPlan {
     pub(super) fn between(old: &Configuration, new: &Configuration) -> Self {
-        Self::for_slurmctld(old, new, &BTreeMap::new())
+        Self::for_slurmctld(old, new, &States::new())
     }
 
-    /// For a slurmctld that has had these states already ([`shown_states`](super::shown_states)).
-    pub(super) fn for_slurmctld(
-        old: &Configuration,
-        new: &Configuration,
-        had: &BTreeMap<String, Vec<PartitionStateName>>,
-    ) -> Self {
+    /// For a slurmctld that has had these manual states already.
+    pub(super) fn for_slurmctld(old: &Configuration, new: &Configuration, had: &States) -> Self {
         let (old_document, new_document) = (old.slurm_conf_document(), new.slurm_conf_document());
         let old_partitions = Partitions::of(old_document.effective(RecordKind::Partition));
         let new_partitions = Partitions::of(new_document.effective(RecordKind::Partition));

@@ -1,9 +1,9 @@
 //! The states of partitions that slurmctld has shown to the operator.
 //!
-//! The operator writes manual states into the files, which takes a moment. If slurmctld has shown the state of a new file already, it
-//! had it, and another state is a later change by a person: the new file does not undo it.
+//! The operator writes manual states into the files, which takes a moment. If slurmctld has shown such a state already, it had it, and
+//! another state is a later change by a person: the new file does not undo it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
 use slurm::agent::Refusal;
@@ -17,45 +17,36 @@ use super::slurm_tools::read;
 /// When slurmctld was started, and its process, which a reconfigure replaces.
 type Process = (u64, Option<i32>);
 
+/// States by the names of partitions.
+pub(super) type States = BTreeMap<String, BTreeSet<PartitionStateName>>;
+
 #[derive(Debug, Default)]
 pub(super) struct ShownStates {
     process: Option<Process>,
-    /// All states of each partition, the present one last.
-    states: BTreeMap<String, Vec<PartitionStateName>>,
+    states: States,
 }
 
 impl ShownStates {
     fn note(&mut self, process: Process, shown: &[Partition]) {
+        let mut before = std::mem::take(&mut self.states);
         if self.process != Some(process) {
             self.process = Some(process);
-            self.states.clear();
+            before.clear();
         }
-        let mut before = std::mem::take(&mut self.states);
         for partition in shown {
             let PartitionState::Known(state) = partition.state else {
                 continue;
             };
             let mut states = before.remove(&partition.name).unwrap_or_default();
-            states.retain(|earlier| *earlier != state);
-            states.push(state);
+            states.insert(state);
             self.states.insert(partition.name.clone(), states);
         }
     }
 
-    /// Returns the states that this process has had, if they are manual ones of the revision, and otherwise has had last.
-    fn of(&self, process: Process, revision: &Revision) -> BTreeMap<String, Vec<PartitionStateName>> {
-        if self.process != Some(process) {
-            return BTreeMap::new();
-        }
-        let had = |(name, states): (&String, &Vec<PartitionStateName>)| {
-            let count = if revision.closed_by_hand.contains(name) {
-                states.len()
-            } else {
-                1
-            };
-            (name.clone(), states.iter().rev().take(count).copied().collect())
-        };
-        self.states.iter().map(had).collect()
+    fn of(&self, process: Process, revision: &Revision) -> States {
+        let mut states = self.states.clone();
+        states.retain(|name, _| self.process == Some(process) && revision.closed_by_hand.contains(name));
+        states
     }
 }
 
@@ -73,10 +64,10 @@ impl Services {
         Ok(json)
     }
 
-    /// Returns the states of partitions that slurmctld need not be given with a revision.
-    pub(super) async fn states_had(&self, revision: &Revision) -> BTreeMap<String, Vec<PartitionStateName>> {
+    /// Returns the states that slurmctld has had of partitions whose state in a revision is a manual one.
+    pub(super) async fn states_had(&self, revision: &Revision) -> States {
         let process = self.process().await;
-        process.map_or_else(BTreeMap::new, |process| self.shown_states().of(process, revision))
+        process.map_or_else(States::new, |process| self.shown_states().of(process, revision))
     }
 
     async fn process(&self) -> Option<Process> {
