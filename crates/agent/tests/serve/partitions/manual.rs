@@ -215,7 +215,7 @@ async fn a_partition_that_is_opened_while_its_manual_state_is_written_stays_open
         for (is_shown, restarts, expected) in [
             (true, false, PartitionStateName::Up),
             (false, false, PartitionStateName::Drain),
-            // It has read the file that is open, and nobody has opened the partition.
+            // The restarted slurmctld has the state of the file, UP, and not because a person set it.
             (true, true, PartitionStateName::Drain),
         ] {
             let pod = Pod::running(&revision(1, BEFORE)).await;

@@ -125,12 +125,12 @@ pub(super) fn delete_unregistered(node: &str) -> Option<PlannedOrder> {
 /// Returns until when a worker that Slurm does not have is waited for. It may register and get a job at any moment, and
 /// the kubelet reports the start of a container a second late, so one that is about to start counts too.
 fn may_register_until(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
-    let boot = observed.knowledge.known().and_then(Seen::boot);
     // It had registered, and its record is deleted already. A slurmd without a record does not register again by itself.
-    let was_registered = worker.drained_since().is_some_and(|since| Some(since) >= boot);
+    let was_registered = drains::noted(observed, worker).is_some();
     let is_stuck = worker.last_start().is_none() && startup_problem(worker).is_some();
     let since = worker.last_progress().filter(|_| !was_registered && !is_stuck)?;
     // The agent makes those register that slurmctld has forgotten.
+    let boot = observed.knowledge.known().and_then(Seen::boot);
     let end = since.max(boot.unwrap_or(since)).checked_add(REGISTERS_WITHIN).ok()?;
     (observed.now < end).then_some(end)
 }

@@ -173,7 +173,7 @@ fn may_be_forgotten(seen: &Seen, since: Timestamp) -> bool {
 }
 
 /// Returns since when its drain has been in force in the running slurmctld.
-fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
+pub(super) fn noted(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
     let boot = observed.knowledge.known().and_then(Seen::boot);
     worker.drained_since().filter(|since| Some(*since) >= boot)
 }

@@ -7,7 +7,7 @@ use crate::nodeset::fixture::{begun, with, worker};
 
 #[test]
 fn slurm_gets_the_address_of_a_worker_that_it_misses() {
-    let told = |state: &[&str], address: &str, ready_since: &str| {
+    let sent_address = |state: &[&str], address: &str, ready_since: &str| {
         let pod = with(
             conditioned(worker(0), &[]),
             &[
@@ -31,24 +31,24 @@ fn slurm_gets_the_address_of_a_worker_that_it_misses() {
     };
     let (long, now) = ("2026-01-01T00:30:00Z", "2026-01-01T00:59:58Z");
     let down = &["DOWN", "DYNAMIC_NORM"];
-    assert_eq!(told(down, "10.0.0.9", long), "10.0.0.1");
+    assert_eq!(sent_address(down, "10.0.0.9", long), "10.0.0.1");
     assert_eq!(
-        told(&["IDLE", "NOT_RESPONDING", "DYNAMIC_NORM"], "10.0.0.9", long),
+        sent_address(&["IDLE", "NOT_RESPONDING", "DYNAMIC_NORM"], "10.0.0.9", long),
         "10.0.0.1"
     );
     assert_eq!(
-        told(&["IDLE", "DYNAMIC_NORM"], "10.0.0.9", long),
+        sent_address(&["IDLE", "DYNAMIC_NORM"], "10.0.0.9", long),
         "",
         "it answers there"
     );
-    assert_eq!(told(down, "10.0.0.1", long), "");
-    assert_eq!(told(down, "10.0.0.9", now), "", "it may have registered by now");
-    assert_eq!(told(&["DOWN"], "10.0.0.9", long), "", "it is from slurm.conf");
+    assert_eq!(sent_address(down, "10.0.0.1", long), "");
+    assert_eq!(sent_address(down, "10.0.0.9", now), "", "it may have registered by now");
+    assert_eq!(sent_address(&["DOWN"], "10.0.0.9", long), "", "it is from slurm.conf");
 }
 
 #[test]
 fn slurm_gets_the_address_of_a_ready_worker_that_its_slurmctld_has_forgotten() {
-    let told = |boot: Option<&str>, ready_since: &str, cordoned: bool| {
+    let sent_address = |boot: Option<&str>, ready_since: &str, cordoned: bool| {
         let annotations = json!({ "slinky.slurm.net/pod-cordon": "true" });
         let pod = with(
             worker(0),
@@ -76,10 +76,21 @@ fn slurm_gets_the_address_of_a_ready_worker_that_its_slurmctld_has_forgotten() {
     };
     let (long, now) = ("2026-01-01T00:30:05Z", "2026-01-01T00:59:58Z");
     let restarted = Some("2026-01-01T00:40:00Z");
-    assert_eq!(told(restarted, long, false), r#"tell compute-0 {"address":"10.0.0.1"}"#);
-    assert_eq!(told(restarted, now, false), "", "it may have registered by now");
-    assert_eq!(told(restarted, long, true), "", "its drain is lost with the record");
+    assert_eq!(
+        sent_address(restarted, long, false),
+        r#"tell compute-0 {"address":"10.0.0.1"}"#
+    );
+    assert_eq!(sent_address(restarted, now, false), "", "it may have registered by now");
+    assert_eq!(
+        sent_address(restarted, long, true),
+        "",
+        "its drain is lost with the record"
+    );
     for boot in [None, Some("2026-01-01T00:20:00Z")] {
-        assert_eq!(told(boot, long, false), "", "this slurmctld has not forgotten it");
+        assert_eq!(
+            sent_address(boot, long, false),
+            "",
+            "this slurmctld has not forgotten it"
+        );
     }
 }
