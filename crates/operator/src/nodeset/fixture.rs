@@ -30,6 +30,12 @@ pub(super) fn with(mut manifest: Value, changes: &[(&str, Value)]) -> Value {
     manifest
 }
 
+/// The pod of a worker whose slurmd has been running since then.
+pub(super) fn running_since(pod: Value, at: &str) -> Value {
+    let status = json!([{ "name": "slurmd", "state": { "running": { "startedAt": at } } }]);
+    with(pod, &[("/status/containerStatuses", status)])
+}
+
 pub(super) fn controller() -> Value {
     json!({
         "apiVersion": "slinky.slurm.net/v1beta1", "kind": "Controller",

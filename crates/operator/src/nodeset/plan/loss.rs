@@ -326,11 +326,14 @@ pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Returns the address of a worker for which Slurm has the address of its predecessor: slurmctld was killed before it saved
+/// Returns the address of a worker for which Slurm has the address of another slurmd: slurmctld was killed before it saved
 /// the registration, and slurmd does not register again by itself. Once slurmctld has the address, it reaches the worker.
+///
+/// The start of the container counts, not the creation of the pod: after etcd was restored from a backup, the kubelet starts
+/// an old pod again, under another address.
 pub fn missed_address<'a>(worker: Worker<'a>, node: &SlurmNode) -> Option<&'a str> {
     let started = i64::try_from(node.slurmd_start_time.finite().unwrap_or_default()).ok()?;
-    let is_of_another = worker.created().is_some_and(|created| started < created.as_second());
+    let is_of_another = worker.last_start().is_some_and(|start| started < start.as_second());
     let is_missed = node.state.is_down() || !node.state.is_responding();
     let is_missed = is_missed && node.state.is_dynamic() && is_of_another;
     worker.address_instead_of(&node.address).filter(|_| is_missed)

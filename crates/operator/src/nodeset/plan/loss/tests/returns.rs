@@ -9,7 +9,7 @@ use super::{DOWN, node, not_ready, planned};
 use crate::{
     cluster::Knowledge,
     nodeset::{
-        fixture::{IDLE, controller, host, known, nodeset, observed_exactly, slurm_key, with, worker},
+        fixture::{IDLE, controller, host, known, nodeset, observed_exactly, running_since, slurm_key, with, worker},
         plan::{plan, tests::steps},
     },
 };
@@ -47,11 +47,10 @@ fn a_node_whose_worker_is_back_is_resumed_unless_it_was_set_down_manually() {
 
 #[test]
 fn a_node_is_resumed_only_where_its_worker_is() {
-    // The worker was created at midnight.
-    let (before, after) = ("2025-12-31T23:59:00Z", "2026-01-01T00:00:30Z");
+    let (before, after) = ("2026-01-01T00:09:00Z", "2026-01-01T00:10:01Z");
     let lost = "slurm-operator: lost: Kubernetes node k9 is gone";
     for (case, address, started, expected) in [
-        ("the one before it was there", "10.0.0.9", before, ""),
+        ("another slurmd was there", "10.0.0.9", before, ""),
         ("it is there", "10.0.0.1", before, "resume compute-0"),
         (
             "it was there, on a network of its own",
@@ -62,13 +61,8 @@ fn a_node_is_resumed_only_where_its_worker_is() {
         ("Slurm looks the address up", "compute-0", before, "resume compute-0"),
     ] {
         let started: Timestamp = started.parse().unwrap();
-        let pod = with(
-            worker(0),
-            &[
-                ("/metadata/creationTimestamp", json!("2026-01-01T00:00:00Z")),
-                ("/status/podIP", json!("10.0.0.1")),
-            ],
-        );
+        let pod = running_since(worker(0), "2026-01-01T00:10:00Z");
+        let pod = with(pod, &[("/status/podIP", json!("10.0.0.1"))]);
         let Knowledge::Known(seen) = node(DOWN, lost, before) else {
             panic!("it is known")
         };
