@@ -59,17 +59,27 @@ impl Fence {
         left.filter(|left| !left.is_zero())
     }
 
-    /// Notes the highest fence that an agent has seen. If that is from a clock that was ahead, agents would reject this leader
-    /// until the clock gets there, so it needs a higher term. It gets that by writing it into its lease, which only the
-    /// leader can: a former leader, which agents reject too, does not get one.
+    /// Notes the highest fence that an agent has seen. If that is above this leader's, it needs a higher term: the other one is
+    /// from a clock that was ahead, from a time before this leader's clock was set back, or from a lease that was restored from
+    /// a backup. It gets the term by writing it into its lease, which only the leader can: a former leader, which agents reject
+    /// too, does not get one.
+    ///
+    /// Without a lease, a fence that is not from the future is that of a process which started later.
     pub fn note_highest(&self, term: u64, sequence: u64) {
         let minutes = self.host.unix_time().as_secs() / 60;
         let mut state = lock(&self.state);
-        let is_ahead = term > state.term.max(minutes) || term == state.term && sequence >= state.sequence;
-        if is_ahead && state.has_lease {
-            state.wanted_term = Some(term.saturating_add(1));
-        } else if is_ahead {
-            state.term = term.saturating_add(1);
+        let floor = if state.has_lease {
+            state.term
+        } else {
+            state.term.max(minutes)
+        };
+        if term > floor || term == state.term && sequence >= state.sequence {
+            let above = term.saturating_add(1);
+            if state.has_lease {
+                state.wanted_term = Some(above);
+            } else {
+                state.term = above;
+            }
         }
     }
 
@@ -142,6 +152,18 @@ mod tests {
         assert_eq!(fence.next().0, 8);
         fence.note_highest(u64::from(u32::MAX), 1);
         assert_eq!(fence.next().0, 1 << 32);
+    }
+
+    #[test]
+    fn with_a_lease_a_term_above_every_fence_that_agents_have_seen_is_wanted() {
+        let fence = Fence::default();
+        fence.begin(7, Timestamp::from_second(1000).unwrap(), Some(Instant::now()));
+        let (_, own) = fence.next();
+        fence.note_highest(7, own);
+        assert_eq!(fence.wanted_term(), None, "an own command that was overtaken");
+        // Its clock was behind when it acquired a lease that was restored from a backup.
+        fence.note_highest(9, 0);
+        assert_eq!(fence.wanted_term(), Some(10));
     }
 
     #[tokio::test(start_paused = true)]

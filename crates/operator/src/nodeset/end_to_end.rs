@@ -41,6 +41,7 @@ struct Slurm {
     jobs: BTreeMap<u64, String>,
     commands: Vec<String>,
     silent: bool,
+    refuses_drains: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -104,6 +105,10 @@ impl FakeAgent {
                 }
                 slurm.commands.push(format!("{action} {node}"));
                 match action {
+                    "drain" if slurm.refuses_drains => {
+                        let refusal = json!({ "refused": "slurm", "detail": "Invalid node state specified" });
+                        return (StatusCode::CONFLICT, refusal);
+                    }
                     "drain" => {
                         let reason = command["reason"].as_str().map(str::to_owned);
                         slurm.nodes.entry(node).and_modify(|drained| *drained = reason);
@@ -379,6 +384,31 @@ async fn while_slurm_is_silent_workers_are_made_and_none_is_removed() {
     world.agent.slurm().silent = false;
     world
         .until("one worker", |world| world.workers() == ["compute-0"])
+        .await;
+}
+
+#[tokio::test]
+async fn an_order_that_slurm_refuses_is_not_repeated_without_a_pause() {
+    let world = World::new(fresh_nodeset(2)).await;
+    world
+        .until("counted", |world| world.nodeset().unwrap()["status"]["slurmIdle"] == 2)
+        .await;
+    world.agent.slurm().refuses_drains = true;
+    // The NodeSet follows jobs, so every poll wakes it.
+    world.agent.slurm().jobs.insert(7, "compute-1".to_owned());
+    world.scale(1);
+    world
+        .until("said why", |world| {
+            world.condition("Degraded").1.contains("Invalid node state specified")
+        })
+        .await;
+    let before = world.agent.slurm().commands.len();
+    sleep(Duration::from_secs(3)).await;
+    let repeated = world.agent.slurm().commands.len() - before;
+    assert!(repeated < 12, "{repeated} orders in 3 s");
+    world.agent.slurm().refuses_drains = false;
+    world
+        .until("drained", |world| world.agent.slurm().nodes["compute-1"].is_some())
         .await;
 }
 

@@ -188,7 +188,13 @@ impl World {
                 drop(pods);
                 self.set_ready(pod, false);
             }
-            Content::Ended => {}
+            Content::Ended => {
+                drop(pods);
+                // etcd was restored from a time before the pod failed.
+                if !matches!(text(pod, "/status/phase").as_str(), "Failed" | "Succeeded") {
+                    self.fail_pod(&name_of(pod), "Evicted", "The node was low on resource: memory.");
+                }
+            }
             Content::Slurmctld(slurmctld) => {
                 let ready = slurmctld.is_ready();
                 drop(pods);

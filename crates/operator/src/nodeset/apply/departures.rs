@@ -31,10 +31,10 @@ const WRITES_AT_ONCE: usize = 32;
 impl Executor<'_> {
     /// Sets the nodes of lost workers down and deletes their pods. Returns whether all orders were executed.
     pub(super) async fn apply_losses(&self, plan: &Plan, applied: &mut ApplyResult) -> bool {
-        let mut steps = Vec::new();
+        let (mut steps, mut has_orders) = (Vec::new(), false);
         for effect in &plan.effects {
             if let Effect::LoseWorker(loss) = effect {
-                applied.ordered |= loss.down.is_some();
+                has_orders |= loss.down.is_some();
                 steps.push(self.lose_worker(loss));
             }
         }
@@ -44,7 +44,10 @@ impl Executor<'_> {
             applied.problems.push(wait.message());
             return false;
         }
-        applied.run(steps, COMMANDS_AT_ONCE).await
+        let count = steps.len();
+        let executed = applied.run(steps, COMMANDS_AT_ONCE).await;
+        applied.ordered |= has_orders && executed > 0;
+        executed == count
     }
 
     /// Slurm gets the order before the pod is deleted: the successor starts only afterwards, so the order never hits it.
@@ -143,8 +146,8 @@ impl Executor<'_> {
                 orders.push(self.order(order, note_on.as_ref()));
             }
         }
-        applied.ordered |= !orders.is_empty();
-        applied.run(orders, COMMANDS_AT_ONCE).await;
+        let executed = applied.run(orders, COMMANDS_AT_ONCE).await;
+        applied.ordered |= executed > 0;
         self.apply_proven(plan, applied).await;
     }
 
@@ -211,7 +214,13 @@ impl Executor<'_> {
                 info!(nodeset = %self.key, node, ?order, %now, "node changed since the order was planned; planning again");
                 Err(StepError::Changed)
             }
-            Err(error) => Err(Error::other(format!("cannot {} node {node}: {error}", verb(order))).into()),
+            Err(error) => {
+                let message = Error::other(format!("cannot {} node {node}: {error}", verb(order)));
+                Err(match error {
+                    CommandError::Unclear(_) => StepError::Unclear(message),
+                    _ => StepError::Failed(message),
+                })
+            }
         }
     }
 

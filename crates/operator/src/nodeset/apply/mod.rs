@@ -56,7 +56,8 @@ pub(super) struct ApplyResult {
     pub(super) error: Option<Error>,
     /// A node changed before an order arrived, so a new plan is needed.
     pub(super) changed: bool,
-    /// Slurm got orders, so a poll is needed.
+    /// Slurm has carried out orders, or may have, so a poll is needed. A refused order does not count: the poll would wake the
+    /// NodeSet, which would send the order again at once.
     ordered: bool,
 }
 
@@ -65,6 +66,8 @@ pub(super) struct ApplyResult {
 enum StepError {
     /// The node has changed since the order was planned.
     Changed,
+    /// The order may have been carried out.
+    Unclear(Error),
     Failed(Error),
 }
 
@@ -76,10 +79,12 @@ impl From<Error> for StepError {
 
 impl ApplyResult {
     fn take<T>(&mut self, result: Result<T, impl Into<StepError>>) -> Option<T> {
-        match result.map_err(Into::into) {
+        let result = result.map_err(Into::into);
+        self.ordered |= matches!(result, Err(StepError::Unclear(_)));
+        match result {
             Ok(value) => return Some(value),
             Err(StepError::Changed) => self.changed = true,
-            Err(StepError::Failed(error)) => {
+            Err(StepError::Unclear(error) | StepError::Failed(error)) => {
                 // A new plan is made on the object as it is now.
                 if !matches!(error, Error::Conflict { .. }) {
                     self.problems.push(error.to_string());
@@ -94,12 +99,15 @@ impl ApplyResult {
         None
     }
 
-    /// Runs steps, `limit` at a time. Returns whether all of them were executed.
-    async fn run<E: Into<StepError>>(&mut self, steps: Vec<impl Future<Output = Result<(), E>>>, limit: usize) -> bool {
+    /// Runs steps, `limit` at a time. Returns how many of them were executed.
+    async fn run<E: Into<StepError>>(
+        &mut self,
+        steps: Vec<impl Future<Output = Result<(), E>>>,
+        limit: usize,
+    ) -> usize {
         let results: Vec<_> = stream::iter(steps).buffer_unordered(limit).collect().await;
-        let count = results.len();
         let executed = results.into_iter().filter_map(|result| self.take(result));
-        executed.count() == count
+        executed.count()
     }
 }
 
