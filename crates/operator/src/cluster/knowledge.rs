@@ -97,6 +97,12 @@ impl Seen {
         }
     }
 
+    /// Why the jobs may not be all that slurmctld has, so that "no jobs" proves nothing.
+    pub fn doubt(&self) -> Option<&'static str> {
+        (self.source == Source::Unsigned)
+            .then_some("slurmctld's agent has not responded, and the response of slurmrestd is not signed")
+    }
+
     /// Nodes alone, from a read that began at `at`. They prove nothing.
     pub fn of_nodes(nodes: Vec<Node>, at: Timestamp) -> Self {
         Self {

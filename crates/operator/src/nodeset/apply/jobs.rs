@@ -87,6 +87,11 @@ impl Executor<'_> {
         let Ok(seen) = self.fresh_snapshot().await else {
             return;
         };
+        if let Some(doubt) = seen.doubt() {
+            return applied
+                .problems
+                .push(format!("no job is ended on a node that leaves: {doubt}"));
+        }
         let evidence = Evidence::new(&seen);
         for ending in due {
             let drained = seen.nodes.get(&ending.node).is_some_and(|node| node.state.is_drain());

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use slurm::{Hostlist, Job, hostlist::HostlistError};
 use thiserror::Error;
 
-use crate::cluster::{Seen, Source};
+use crate::cluster::Seen;
 
 /// Whether a node has jobs, or can get some.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,8 +107,7 @@ impl<'a> Evidence<'a> {
                        than v0.0.45";
             return Occupancy::Unclear { why: why.to_owned() };
         }
-        if self.seen.source == Source::Unsigned {
-            let why = "slurmctld's agent has not responded, and the response of slurmrestd is not signed";
+        if let Some(why) = self.seen.doubt() {
             return Occupancy::Unclear { why: why.to_owned() };
         }
         if let Some((first, others)) = on_nodes.get(name).and_then(|jobs| jobs.split_first()) {
@@ -133,6 +132,7 @@ mod tests {
     use slurm::rest::{Observation, Process};
 
     use super::*;
+    use crate::cluster::Source;
 
     fn seen(nodes: &[(&str, &[&str])], jobs: &[(u64, &[&str], &str, &str)]) -> Seen {
         let nodes = nodes

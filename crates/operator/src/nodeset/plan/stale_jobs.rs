@@ -11,12 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use slurm::{Job, JobHandle, Node};
 
 use super::{Effect, Plan, Situation, Wait, drains::has_manual_reason, proof::Evidence};
-use crate::{
-    cluster::{Seen, Source},
-    nodeset::observe::Observed,
-    unix_time::timestamp,
-    worker::Worker,
-};
+use crate::{cluster::Seen, nodeset::observe::Observed, unix_time::timestamp, worker::Worker};
 
 /// How much older than the worker a job has to be if slurmctld has restarted since and may have lost state. The clocks of
 /// slurmctld, API server and worker may be a minute apart, and their times are in whole seconds.
@@ -68,7 +63,7 @@ pub fn stale_jobs(evidence: &Evidence<'_>, worker: Worker<'_>) -> Option<StaleJo
     let node = seen.nodes.get(worker.slurm_name()?);
     let node = node.filter(|node| can_be_set_down(node))?;
     let started = timestamp(node.slurmd_start_time.finite()?)?;
-    seen.process.filter(|_| seen.source != Source::Unsigned)?;
+    seen.process.filter(|_| seen.doubt().is_none())?;
     let is_dead = |job: &&Job| {
         let since = job.on_its_nodes_since().and_then(timestamp);
         since.is_some_and(|since| is_older(seen, since, worker) && is_before(seen, since, started))
