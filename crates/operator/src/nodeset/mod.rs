@@ -22,7 +22,7 @@ mod fixture;
 mod golden;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -35,7 +35,7 @@ use self::{
     apply::{ApplyResult, EndRequests, Executor, LastReservation, ReportedStaleJobs},
     mirror::MirrorMemory,
     observe::{Environment, Observed, observe},
-    plan::{Plan, Wait, plan, vanished_since, without_pod},
+    plan::{Plan, Wait, ended, plan, vanished_since, without_pod},
     references::REFERENCES,
 };
 use crate::{
@@ -78,6 +78,8 @@ struct Memory {
     empty_since: Option<Timestamp>,
     /// Since when records in Slurm have had no pod.
     without_pod: BTreeMap<String, Timestamp>,
+    /// Names whose last pod has ended.
+    ended: BTreeSet<String>,
     /// Since when pods have been missing that this process never saw.
     vanished_since: Option<Timestamp>,
     end_requests: EndRequests,
@@ -203,6 +205,8 @@ impl Reconciler for NodeSetReconciler {
         });
         memory.without_pod = without_pod(&observed, &memory.without_pod);
         observed.without_pod.clone_from(&memory.without_pod);
+        memory.ended = ended(&observed, std::mem::take(&mut memory.ended));
+        observed.ended.clone_from(&memory.ended);
         memory.vanished_since = vanished_since(&observed, memory.vanished_since);
         observed.vanished_since = memory.vanished_since;
         let plan = plan(&observed);

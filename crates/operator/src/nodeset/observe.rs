@@ -57,6 +57,8 @@ pub struct Observed {
     pub records: BTreeMap<String, Identity>,
     /// Since when the records have had no pod.
     pub without_pod: BTreeMap<String, Timestamp>,
+    /// Names whose last pod this process has seen ended.
+    pub ended: BTreeSet<String>,
     /// Since when pods that the status counts have been gone, while Slurm does not respond.
     pub vanished_since: Option<Timestamp>,
     pub namespace_goes: bool,
@@ -150,6 +152,7 @@ pub fn observe(
         pods,
         records,
         without_pod: BTreeMap::new(),
+        ended: BTreeSet::new(),
         vanished_since: None,
         namespace_goes: caches.is_ending(namespace),
         revisions: caches.revisions.owned_by(&uid),

@@ -26,7 +26,7 @@ use super::{
     stale_jobs,
 };
 use crate::{
-    cluster::NodeOrder,
+    cluster::{NodeOrder, Seen},
     nodeset::{
         build::{TERMINATING, hostname_on},
         identity::Identity,
@@ -74,7 +74,7 @@ pub fn death_of_node(name: &str, node: Option<&Node>) -> Option<Death> {
 pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan: &mut Plan) -> BTreeSet<&'a str> {
     let mut dead = BTreeSet::new();
     for worker in workers {
-        let has_ended = worker.is_finished() || worker.is_terminating() && worker.has_ended();
+        let has_ended = has_ended_for_good(*worker);
         let of_node = || death_of_node(worker.kubernetes_node()?, observed.host(*worker));
         let ended = || Death {
             node: None,
@@ -103,6 +103,11 @@ pub(super) fn plan_losses<'a>(observed: &Observed, workers: &[Worker<'a>], plan:
     dead
 }
 
+/// Whether the kubelet reports that a worker has ended, and does not start it again.
+fn has_ended_for_good(worker: Worker<'_>) -> bool {
+    worker.is_finished() || worker.is_terminating() && worker.has_ended()
+}
+
 /// Returns the order that sets a dead node down, unless it is down already or comes from slurm.conf. The reason of a worker
 /// that left on purpose stays: it decides later whether the record may be deleted.
 fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, is_planned: bool) -> Option<PlannedOrder> {
@@ -124,7 +129,7 @@ pub(super) fn may_be_alive_on<'o>(observed: &'o Observed, hostname: &str) -> Opt
     places_of(observed, hostname).find(|node| is_cut_off(observed, node))
 }
 
-/// Returns the Kubernetes nodes where the last worker of this name may run, unless Slurm shows that it has ended. The cache may
+/// Returns the Kubernetes nodes where the last worker of this name may run, unless it is known to have ended. The cache may
 /// be too old to show that one of them is unreachable.
 pub fn last_places<'o>(observed: &'o Observed, hostname: &str) -> impl Iterator<Item = &'o str> {
     let has_ended = has_ended(observed, hostname);
@@ -137,17 +142,17 @@ fn places_of<'o>(observed: &'o Observed, hostname: &str) -> impl Iterator<Item =
     noted.into_iter().chain(recorded).map(String::as_str)
 }
 
-/// Returns until when the last worker of this name may run although its Kubernetes node is ready: its pod is gone, but
-/// Slurm does not show that it has ended, and Kubernetes may not have noticed yet that the Kubernetes node is unreachable.
+/// Returns until when the last worker of this name may run although its Kubernetes node is ready: its pod is gone, nothing
+/// shows that it has ended, and Kubernetes may not have noticed yet that the Kubernetes node is unreachable.
 pub(super) fn may_be_alive_until(observed: &Observed, hostname: &str) -> Option<Timestamp> {
     let gone = observed.without_pod.get(hostname).max(observed.vanished_since.as_ref());
     let end = gone?.checked_add(MISSED_WITHIN).ok()?;
     (!has_ended(observed, hostname) && observed.now < end).then_some(end)
 }
 
-/// Whether Slurm shows that the last worker of this name has ended.
+/// Whether the kubelet reported, or Slurm shows, that the last worker of this name has ended.
 fn has_ended(observed: &Observed, hostname: &str) -> bool {
-    observed.knowledge.known().is_some_and(|seen| {
+    let is_shown = |seen: &Seen| {
         let record = observed.records.get(hostname).zip(seen.nodes.get(hostname));
         record.is_none_or(|(Identity { node: host, .. }, node)| {
             // The preStop hook sets the node of a worker that ends down, unless a person drained it. A drain, of a cordoned worker
@@ -155,7 +160,27 @@ fn has_ended(observed: &Observed, hostname: &str) -> bool {
             let has_ended = node.state.is_down() && node.reason.starts_with(keys::NODE_REASON_PREFIX);
             has_ended || death_of_node(host, observed.nodes.get(host).map(AsRef::as_ref)).is_some()
         })
-    })
+    };
+    observed.ended.contains(hostname) || observed.knowledge.known().is_some_and(is_shown)
+}
+
+/// Returns the names whose last pod the kubelet has reported as ended. Slurm does not show that of a node that a person
+/// drained.
+pub fn ended(observed: &Observed, before: BTreeSet<String>) -> BTreeSet<String> {
+    let mut ended = before;
+    // Names that nothing needs any more are forgotten.
+    if observed.knowledge.known().is_some() {
+        ended.retain(|name| observed.records.contains_key(name));
+    }
+    for worker in observed.workers() {
+        let Some(name) = worker.slurm_name() else { continue };
+        if has_ended_for_good(worker) {
+            ended.insert(name.to_owned());
+        } else {
+            ended.remove(name);
+        }
+    }
+    ended
 }
 
 /// Returns since when pods that the status counts have been gone, while Slurm does not respond. This process did not see where they

@@ -31,7 +31,9 @@ pub use self::{
     daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
-    loss::{Death, cut_off, death_of_node, last_places, may_run_unseen, missed_address, vanished_since, without_pod},
+    loss::{
+        Death, cut_off, death_of_node, ended, last_places, may_run_unseen, missed_address, vanished_since, without_pod,
+    },
     proof::{Evidence, Occupancy},
     reservation::ReservationReport,
     revision::RevisionPlan,

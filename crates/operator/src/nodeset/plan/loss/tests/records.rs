@@ -6,7 +6,7 @@ use crate::{
     cluster::{Knowledge, Seen},
     nodeset::{
         fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
-        plan::{Effect, WorkerLoss, cut_off, plan, tests::steps, vanished_since, without_pod},
+        plan::{Effect, WorkerLoss, cut_off, ended, plan, tests::steps, vanished_since, without_pod},
     },
 };
 
@@ -220,6 +220,46 @@ fn a_name_is_not_used_again_before_kubernetes_has_noticed_that_its_node_is_unrea
         assert_eq!(plan.waits.len(), usize::from(expected.is_empty()), "{case}");
         let without_history = without_pod(&observed, &std::collections::BTreeMap::new());
         assert_eq!(without_history.get("compute-0"), Some(&now()));
+    }
+}
+
+#[test]
+fn the_name_of_a_pod_that_was_seen_ended_is_used_at_once() {
+    let drained = &["IDLE", "DRAIN", "DYNAMIC_NORM"];
+    let mut seen = record(drained, "RMA", "compute");
+    seen["name"] = json!("compute-0");
+    let observe = |objects: Vec<Value>| {
+        let all = [
+            vec![
+                controller(),
+                slurm_key(),
+                nodeset(&json!({ "replicas": 1 })),
+                host("k1"),
+            ],
+            objects,
+        ]
+        .concat();
+        observed_exactly("compute", all, known(&seen, &json!([])))
+    };
+    let terminating = |state: Value| {
+        let statuses = json!([{ "name": "slurmd", "state": state }]);
+        let changes = [
+            ("/metadata/deletionTimestamp", json!("2026-01-01T00:59:00Z")),
+            ("/status/containerStatuses", statuses),
+        ];
+        observe(vec![with(worker(0), &changes)])
+    };
+    for (state, expected) in [
+        (json!({ "running": {} }), vec![]),
+        (json!({ "terminated": { "exitCode": 0 } }), vec!["create compute-0"]),
+    ] {
+        let before = ended(&terminating(state.clone()), [].into());
+        let mut gone = observe(vec![]);
+        gone.without_pod = without_pod(&gone, &std::collections::BTreeMap::new());
+        gone.ended = ended(&gone, before);
+        assert_eq!(steps(&plan(&gone)), expected, "{state}");
+        // Its successor may end as well.
+        assert_eq!(ended(&observe(vec![worker(0)]), gone.ended), [].into());
     }
 }
 
