@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs slurm.yaml into the namespace given, with fresh keys and passwords. Run again, it changes nothing that is there.
+# Installs slurm.yaml into the given namespace, with new keys and passwords. A second run changes nothing that exists.
 set -euo pipefail
 namespace=${1:?usage: install.sh NAMESPACE}
 here=$(dirname "$(readlink -f "$0")")

@@ -1,6 +1,6 @@
 """Submits a job by slurmrestd and follows it to its end: submit.py http://slurm-restapi:6820
 
-The token is in the environment, as SLURM_JWT. `slurm_client` is generated from what slurmrestd says of itself (docs/tokens.md).
+The token is in the environment, as SLURM_JWT. `slurm_client` is generated from slurmrestd's OpenAPI description (docs/tokens.md).
 """
 
 import os
@@ -15,7 +15,7 @@ UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "STAGE_OUT", "S
 
 
 def checked(answer):
-    """An answer without errors; slurmrestd puts them into the answer itself."""
+    """Returns a response without errors, which slurmrestd reports in the response itself."""
     if answer.errors:
         sys.exit("; ".join(f"{error.error}: {error.description}" for error in answer.errors))
     return answer
@@ -28,7 +28,7 @@ def main():
     job = V0045JobDescMsg(
         name="from-python",
         partition="all",
-        # Slurm wants both: no environment is taken over from here, and the folder has to be there on the worker.
+        # Slurm requires both: it takes no environment from here, and the directory must exist on the worker.
         environment=["PATH=/usr/bin:/bin"],
         current_working_directory="/tmp",
         script="#!/bin/sh\nhostname\n",
