@@ -66,6 +66,17 @@ impl Effect {
         Self::OrderStands,
     ];
 
+    /// Those that last for seconds at most, so that a fault strikes them by accident in few histories.
+    pub const BRIEF: [Self; 7] = [
+        Self::WorkerEnds,
+        Self::DryRun,
+        Self::Reconfigure,
+        Self::LeaderChanges,
+        Self::ObjectEnds,
+        Self::JobStarts,
+        Self::JobCompletes,
+    ];
+
     pub const fn name(self) -> &'static str {
         match self {
             Self::WorkerStarts => "a worker starts",

@@ -50,6 +50,9 @@ const FORGOTTEN: Duration = Duration::from_mins(2);
 /// How long a fault waits for the effect that it is aimed at.
 const AIM: Duration = Duration::from_secs(20);
 
+/// How long a fault waits for the end of earlier ones.
+const HEALED_WITHIN: Duration = Duration::from_mins(1);
+
 /// How closely it looks: a reconfigure takes 150 ms.
 const AIM_STEP: Duration = Duration::from_millis(50);
 
@@ -214,16 +217,26 @@ impl History {
         self.suffer(fault);
     }
 
-    /// Brings the next kind of effect about, and strikes it with the next kind of fault. Histories of consecutive seeds go on where the
+    /// Brings the next kind of effect about, and strikes it with the next two kinds of faults. Histories of consecutive seeds go on where the
     /// last one ended.
     async fn strike_pair(&mut self, event: u64) {
         let faults = Fault::of_each_kind(&self.random);
         let number = usize::try_from(self.seed * EVENTS + event).unwrap();
-        let (round, place) = (number / Effect::ALL.len(), number % Effect::ALL.len());
-        let (effect, fault) = (Effect::ALL[place], faults[(round + place) % faults.len()]);
+        let (round, place) = (number / (Effect::BRIEF.len() + 1), number % (Effect::BRIEF.len() + 1));
+        let any = || Effect::ALL[round % Effect::ALL.len()];
+        let effect = Effect::BRIEF.get(place).copied().unwrap_or_else(any);
+        let two = [0, faults.len() / 2].map(|second| faults[(round + place + second) % faults.len()]);
+        // Hardly anything begins while earlier faults last.
+        let healed = elapsed() + HEALED_WITHIN;
+        while self.world.is_suffering() && elapsed() < healed {
+            self.pass(Duration::from_secs(1)).await;
+        }
         self.aim_at(effect).await;
-        self.struck.note(fault.kind(), &Effect::under_way(&self.world));
-        self.suffer(fault);
+        let under_way = Effect::under_way(&self.world);
+        for fault in two {
+            self.struck.note(fault.kind(), &under_way);
+            self.suffer(fault);
+        }
     }
 
     pub(crate) fn suffer(&mut self, fault: Fault) {

@@ -1,12 +1,14 @@
 //! Objects for tests, through the real deserializers.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use slurm::rest::{Observation, Process};
 
 use super::{
     observe::{Environment, Observed, observe},
-    plan::Plan,
+    plan::{LastSeen, Plan},
 };
 use crate::{
     cluster::{Knowledge, Seen},
@@ -182,6 +184,16 @@ pub(super) fn observed_of(name: &str, mut objects: Vec<Value>, knowledge: Knowle
 
 /// NodeSet `name` among these objects and no others.
 pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowledge) -> Observed {
+    observed_after(&BTreeMap::new(), name, objects, knowledge)
+}
+
+/// By a process that saw the workers before.
+pub(super) fn observed_after(
+    last_seen: &BTreeMap<String, LastSeen>,
+    name: &str,
+    objects: Vec<Value>,
+    knowledge: Knowledge,
+) -> Observed {
     let namespace = objects
         .iter()
         .find_map(|object| object["metadata"]["namespace"].as_str())
@@ -193,6 +205,7 @@ pub(super) fn observed_exactly(name: &str, objects: Vec<Value>, knowledge: Knowl
         propagated_conditions: vec!["DiskBroken".to_owned()],
         crds_outdated: false,
         empty_since: Some(now() - SignedDuration::from_mins(1)),
+        last_seen: last_seen.clone(),
     };
     let caches = Caches::of(objects);
     let nodeset = caches.node_sets.get(&namespace, name).unwrap();

@@ -22,7 +22,7 @@ mod fixture;
 mod golden;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -35,7 +35,7 @@ use self::{
     apply::{ApplyResult, EndRequests, Executor, LastReservation, ReportedStaleJobs},
     mirror::MirrorMemory,
     observe::{Environment, Observed, observe},
-    plan::{Plan, Wait, ended, plan, vanished_since, without_pod},
+    plan::{LastSeen, Plan, Wait, plan, vanished_since, without_pod},
     references::REFERENCES,
 };
 use crate::{
@@ -78,8 +78,8 @@ struct Memory {
     empty_since: Option<Timestamp>,
     /// Since when records in Slurm have had no pod.
     without_pod: BTreeMap<String, Timestamp>,
-    /// Names whose last pod has ended.
-    ended: BTreeSet<String>,
+    /// What was last seen of the worker of each name.
+    last_seen: BTreeMap<String, LastSeen>,
     /// Since when pods have been missing that this process never saw.
     vanished_since: Option<Timestamp>,
     end_requests: EndRequests,
@@ -195,6 +195,7 @@ impl Reconciler for NodeSetReconciler {
             propagated_conditions: self.ctx.defaults.propagated_node_conditions.clone(),
             crds_outdated: self.ctx.crds_outdated(),
             empty_since: memory.empty_since,
+            last_seen: std::mem::take(&mut memory.last_seen),
         };
         let now = self.ctx.clock.now();
         let mut observed = observe(&self.ctx.caches, nodeset, knowledge, environment, now);
@@ -205,8 +206,7 @@ impl Reconciler for NodeSetReconciler {
         });
         memory.without_pod = without_pod(&observed, &memory.without_pod);
         observed.without_pod.clone_from(&memory.without_pod);
-        memory.ended = ended(&observed, std::mem::take(&mut memory.ended));
-        observed.ended.clone_from(&memory.ended);
+        memory.last_seen.clone_from(&observed.last_seen);
         memory.vanished_since = vanished_since(&observed, memory.vanished_since);
         observed.vanished_since = memory.vanished_since;
         let plan = plan(&observed);

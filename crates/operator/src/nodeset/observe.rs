@@ -20,7 +20,11 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use slurm::revision::Digest;
 
-use super::{build, identity::Identity, plan::fit};
+use super::{
+    build,
+    identity::Identity,
+    plan::{LastSeen, fit, note_workers},
+};
 use crate::{
     cluster::Knowledge,
     defaults::Images,
@@ -57,8 +61,8 @@ pub struct Observed {
     pub records: BTreeMap<String, Identity>,
     /// Since when the records have had no pod.
     pub without_pod: BTreeMap<String, Timestamp>,
-    /// Names whose last pod this process has seen ended.
-    pub ended: BTreeSet<String>,
+    /// What this process last saw of the worker of each name.
+    pub last_seen: BTreeMap<String, LastSeen>,
     /// Since when pods that the status counts have been gone, while Slurm does not respond.
     pub vanished_since: Option<Timestamp>,
     pub namespace_goes: bool,
@@ -86,6 +90,8 @@ pub struct Environment {
     pub crds_outdated: bool,
     /// Since when a deleted NodeSet has had nothing left in Slurm.
     pub empty_since: Option<Timestamp>,
+    /// What this process had seen of workers before.
+    pub last_seen: BTreeMap<String, LastSeen>,
 }
 
 impl Observed {
@@ -127,7 +133,7 @@ pub fn observe(
     caches: &Caches,
     nodeset: Arc<NodeSet>,
     knowledge: Knowledge,
-    environment: Environment,
+    mut environment: Environment,
     now: Timestamp,
 ) -> Observed {
     let namespace = nodeset.namespace().unwrap_or_default();
@@ -144,7 +150,13 @@ pub fn observe(
     let pods = caches.pods.owned_by(&uid);
     let (orphans, foreign_hostnames) = observe_foreign_pods(caches, &nodeset);
     let records = observe_records(&nodeset, &pods, &knowledge);
-    let nodes = observe_nodes(caches, &nodeset, &pods, &records);
+    let mut last_seen = std::mem::take(&mut environment.last_seen);
+    if knowledge.known().is_some() {
+        // Names that nothing needs any more are forgotten.
+        last_seen.retain(|name, _| records.contains_key(name));
+    }
+    note_workers(&mut last_seen, &pods);
+    let nodes = observe_nodes(caches, &nodeset, &pods, &records, &last_seen);
     let (slurm_key, sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
     Observed {
         claims: observe_claims(caches, &nodeset, &pods),
@@ -152,7 +164,7 @@ pub fn observe(
         pods,
         records,
         without_pod: BTreeMap::new(),
-        ended: BTreeSet::new(),
+        last_seen,
         vanished_since: None,
         namespace_goes: caches.is_ending(namespace),
         revisions: caches.revisions.owned_by(&uid),
@@ -192,6 +204,7 @@ fn observe_nodes(
     nodeset: &NodeSet,
     pods: &[Arc<Pod>],
     records: &BTreeMap<String, Identity>,
+    last_seen: &BTreeMap<String, LastSeen>,
 ) -> BTreeMap<String, Arc<Node>> {
     if nodeset.spec.scaling_mode() == ScalingMode::DaemonSet {
         let all = caches.nodes.all().into_iter();
@@ -207,6 +220,7 @@ fn observe_nodes(
     hosts
         .chain(noted.map(|(_, node)| node.as_str()))
         .chain(records.values().map(|identity| identity.node.as_str()))
+        .chain(last_seen.values().filter_map(LastSeen::node))
         .filter_map(|name| Some((name.to_owned(), caches.nodes.get("", name)?)))
         .collect()
 }

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ use api::{
     nodeset::{PruneNodeRecords, ScalingMode},
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use slurm::{agent::Reason, node::Node as SlurmNode};
 
 use super::{
@@ -54,6 +55,25 @@ pub struct Death {
     /// The Kubernetes node whose state is the proof. `None` if its kubelet reports that all containers have ended.
     pub node: Option<String>,
     pub message: String,
+}
+
+/// What this process last saw of the worker of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LastSeen {
+    /// Its pod was on this Kubernetes node.
+    On(String),
+    /// The kubelet reported that it had ended for good.
+    Ended,
+}
+
+impl LastSeen {
+    /// The Kubernetes node where it may still run.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::On(node) => Some(node),
+            Self::Ended => None,
+        }
+    }
 }
 
 /// Returns whether everything on the Kubernetes node of this name is dead: it is gone, or it is unreachable and has the
@@ -139,7 +159,8 @@ pub fn last_places<'o>(observed: &'o Observed, hostname: &str) -> impl Iterator<
 fn places_of<'o>(observed: &'o Observed, hostname: &str) -> impl Iterator<Item = &'o str> {
     let noted = noted(observed).and_then(|noted| noted.get(hostname));
     let recorded = observed.records.get(hostname).map(|identity| &identity.node);
-    noted.into_iter().chain(recorded).map(String::as_str)
+    let seen = observed.last_seen.get(hostname).and_then(LastSeen::node);
+    noted.into_iter().chain(recorded).map(String::as_str).chain(seen)
 }
 
 /// Returns until when the last worker of this name may run although its Kubernetes node is ready: its pod is gone, nothing
@@ -161,26 +182,23 @@ fn has_ended(observed: &Observed, hostname: &str) -> bool {
             has_ended || death_of_node(host, observed.nodes.get(host).map(AsRef::as_ref)).is_some()
         })
     };
-    observed.ended.contains(hostname) || observed.knowledge.known().is_some_and(is_shown)
+    observed.last_seen.get(hostname) == Some(&LastSeen::Ended) || observed.knowledge.known().is_some_and(is_shown)
 }
 
-/// Returns the names whose last pod the kubelet has reported as ended. Slurm does not show that of a node that a person
-/// drained.
-pub fn ended(observed: &Observed, before: BTreeSet<String>) -> BTreeSet<String> {
-    let mut ended = before;
-    // Names that nothing needs any more are forgotten.
-    if observed.knowledge.known().is_some() {
-        ended.retain(|name| observed.records.contains_key(name));
-    }
-    for worker in observed.workers() {
+/// Notes what this process sees of workers. Without Slurm nothing else has the place of a pod that is gone, and Slurm does not
+/// show that the worker of a node that a person drained has ended.
+pub fn note_workers(last_seen: &mut BTreeMap<String, LastSeen>, pods: &[Arc<Pod>]) {
+    for worker in pods.iter().map(|pod| Worker(pod)) {
         let Some(name) = worker.slurm_name() else { continue };
-        if has_ended_for_good(worker) {
-            ended.insert(name.to_owned());
-        } else {
-            ended.remove(name);
+        let last = match worker.kubernetes_node() {
+            _ if has_ended_for_good(worker) => Some(LastSeen::Ended),
+            node => node.map(|node| LastSeen::On(node.to_owned())),
+        };
+        match last {
+            Some(last) => drop(last_seen.insert(name.to_owned(), last)),
+            None => drop(last_seen.remove(name)),
         }
     }
-    ended
 }
 
 /// Returns since when pods that the status counts have been gone, while Slurm does not respond. This process did not see where they
@@ -221,6 +239,11 @@ pub fn cut_off(observed: &Observed) -> BTreeMap<String, String> {
     // A pod may be gone before Kubernetes misses its node. Slurm may not respond later.
     for (name, identity) in &observed.records {
         places.entry(name.clone()).or_insert_with(|| identity.node.clone());
+    }
+    for (name, last) in &observed.last_seen {
+        if let Some(node) = last.node() {
+            places.insert(name.clone(), node.to_owned());
+        }
     }
     for worker in observed.workers() {
         let Some(name) = worker.slurm_name() else { continue };

@@ -32,7 +32,8 @@ pub use self::{
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
     loss::{
-        Death, cut_off, death_of_node, ended, last_places, may_run_unseen, missed_address, vanished_since, without_pod,
+        Death, LastSeen, cut_off, death_of_node, last_places, may_run_unseen, missed_address, note_workers,
+        vanished_since, without_pod,
     },
     proof::{Evidence, Occupancy},
     reservation::ReservationReport,

@@ -1,12 +1,17 @@
 //! Slurm's records of nodes whose pods are gone.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::{
     cluster::{Knowledge, Seen},
     nodeset::{
-        fixture::{controller, host, nodeset, now, observed_exactly, slurm_key, terminating, unknown, with, worker},
-        plan::{Effect, WorkerLoss, cut_off, ended, plan, tests::steps, vanished_since, without_pod},
+        fixture::{
+            controller, host, nodeset, now, observed_after, observed_exactly, slurm_key, terminating, unknown, with,
+            worker,
+        },
+        plan::{Effect, LastSeen, WorkerLoss, cut_off, plan, tests::steps, vanished_since, without_pod},
     },
 };
 
@@ -218,48 +223,32 @@ fn a_name_is_not_used_again_before_kubernetes_has_noticed_that_its_node_is_unrea
         done.sort_by_key(|step| step.starts_with("create"));
         assert_eq!(done.join("; "), expected, "{case}");
         assert_eq!(plan.waits.len(), usize::from(expected.is_empty()), "{case}");
-        let without_history = without_pod(&observed, &std::collections::BTreeMap::new());
+        let without_history = without_pod(&observed, &BTreeMap::new());
         assert_eq!(without_history.get("compute-0"), Some(&now()));
     }
 }
 
 #[test]
 fn the_name_of_a_pod_that_was_seen_ended_is_used_at_once() {
-    let drained = &["IDLE", "DRAIN", "DYNAMIC_NORM"];
-    let mut seen = record(drained, "RMA", "compute");
+    let mut seen = record(&["IDLE", "DRAIN", "DYNAMIC_NORM"], "RMA", "compute");
     seen["name"] = json!("compute-0");
-    let observe = |objects: Vec<Value>| {
-        let all = [
-            vec![
-                controller(),
-                slurm_key(),
-                nodeset(&json!({ "replicas": 1 })),
-                host("k1"),
-            ],
-            objects,
-        ]
-        .concat();
-        observed_exactly("compute", all, known(&seen, &json!([])))
-    };
-    let terminating = |state: Value| {
-        let statuses = json!([{ "name": "slurmd", "state": state }]);
-        let changes = [
-            ("/metadata/deletionTimestamp", json!("2026-01-01T00:59:00Z")),
-            ("/status/containerStatuses", statuses),
-        ];
-        observe(vec![with(worker(0), &changes)])
+    let observe = |before: &BTreeMap<String, LastSeen>, pods: Vec<Value>| {
+        let set = nodeset(&json!({ "replicas": 1 }));
+        let all = [vec![controller(), slurm_key(), set, host("k1")], pods].concat();
+        observed_after(before, "compute", all, known(&seen, &json!([])))
     };
     for (state, expected) in [
         (json!({ "running": {} }), vec![]),
         (json!({ "terminated": { "exitCode": 0 } }), vec!["create compute-0"]),
     ] {
-        let before = ended(&terminating(state.clone()), [].into());
-        let mut gone = observe(vec![]);
-        gone.without_pod = without_pod(&gone, &std::collections::BTreeMap::new());
-        gone.ended = ended(&gone, before);
+        let statuses = json!([{ "name": "slurmd", "state": state }]);
+        let ending = with(terminating(worker(0)), &[("/status/containerStatuses", statuses)]);
+        let first = observe(&BTreeMap::new(), vec![ending]);
+        let mut gone = observe(&first.last_seen, vec![]);
+        gone.without_pod = without_pod(&gone, &BTreeMap::new());
         assert_eq!(steps(&plan(&gone)), expected, "{state}");
-        // Its successor may end as well.
-        assert_eq!(ended(&observe(vec![worker(0)]), gone.ended), [].into());
+        let successor = observe(&gone.last_seen, vec![worker(0)]);
+        assert_eq!(successor.last_seen["compute-0"], LastSeen::On("k1".to_owned()));
     }
 }
 
@@ -283,10 +272,10 @@ fn the_place_of_a_pod_that_is_gone_is_kept_before_kubernetes_notices() {
     let later = "2026-01-01T01:02:00Z";
 
     let mut first = observe(vec![k1()], json!({}), known(&seen, &json!([])), start);
-    first.without_pod = without_pod(&first, &std::collections::BTreeMap::new());
+    first.without_pod = without_pod(&first, &BTreeMap::new());
     assert_eq!(json!(cut_off(&first)), kept);
     // Also a new leader does not use the name.
-    for memory in [first.without_pod.clone(), std::collections::BTreeMap::new()] {
+    for memory in [first.without_pod.clone(), BTreeMap::new()] {
         let mut silent = observe(vec![k1()], kept.clone(), unknown(), soon);
         silent.without_pod = without_pod(&silent, &memory);
         assert_eq!(steps(&plan(&silent)), [""; 0]);
@@ -304,6 +293,26 @@ fn the_place_of_a_pod_that_is_gone_is_kept_before_kubernetes_notices() {
     // A worker that exists is where it is.
     let pod = observe(vec![worker(0), k1()], kept, unknown(), soon);
     assert_eq!(without_pod(&pod, &first.without_pod), [].into());
+}
+
+/// slurmctld is away, a node is cut off, and a person deletes the pod there by force before Kubernetes notices.
+#[test]
+fn the_name_of_a_pod_that_was_seen_on_a_node_is_not_reused_while_that_is_unreachable() {
+    let away = with(host("k1"), &[("/status/conditions/0/status", json!("Unknown"))]);
+    let observe = |before: &BTreeMap<String, LastSeen>, objects: Vec<Value>, now: &str| {
+        let status = json!({ "nodeSetHash": "", "replicas": 1 });
+        let set = with(nodeset(&json!({ "replicas": 1 })), &[("/status", status)]);
+        let all = [vec![controller(), slurm_key(), set], objects].concat();
+        let mut observed = observed_after(before, "compute", all, unknown());
+        observed.now = now.parse().unwrap();
+        observed
+    };
+    let first = observe(&BTreeMap::new(), vec![worker(0), host("k1")], "2026-01-01T01:00:00Z");
+    for (host, expected) in [(away, vec![]), (host("k1"), vec!["create compute-0"])] {
+        let gone = observe(&first.last_seen, vec![host], "2026-01-01T01:02:00Z");
+        assert_eq!(steps(&plan(&gone)), expected);
+        assert_eq!(json!(cut_off(&gone)), json!({ "compute-0": "k1" }));
+    }
 }
 
 /// A pod was deleted by force while no operator led, and the new leader has not heard of Slurm yet.
