@@ -21,7 +21,7 @@ TIMINGS := $(CURDIR)/target/timings
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
 .PHONY: help up down env test test-unit test-charts test-e2e test-chaos chaos simulate crash-points replay defects
-.PHONY: bench lint lint-workflows images build operator valgrind
+.PHONY: bench lint lint-workflows chart-readmes images build operator valgrind
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -112,8 +112,9 @@ bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md)
 valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
-lint: lint-workflows ## Format, clippy, spelling, workflows, one version everywhere, dependencies: licences, sources, unused ones
+lint: lint-workflows ## Format, clippy, spelling, workflows, READMEs of charts, one version, dependencies: licences, sources, unused ones
 	@hack/check-version >/dev/null
+	@hack/chart-readmes --check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	PATH="$$(hack/tools cargo-deny $(CARGO_DENY_VERSION)):$$PATH" cargo-deny --all-features check bans licenses sources
@@ -124,6 +125,9 @@ lint: lint-workflows ## Format, clippy, spelling, workflows, one version everywh
 # Without shellcheck and pyflakes, which would make the result depend on the machine.
 lint-workflows: ## Check the workflows of GitHub Actions (.github/workflows) with actionlint
 	@PATH="$$(hack/go-tool github.com/rhysd/actionlint/cmd/actionlint $(ACTIONLINT_VERSION)):$$PATH" actionlint -shellcheck= -pyflakes=
+
+chart-readmes: ## Generate the READMEs of the charts from the comments in their values.yaml
+	@hack/chart-readmes
 
 images: build ## Build Kubernetes and the container images without starting anything
 	$(TESTBED) build
