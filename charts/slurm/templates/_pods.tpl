@@ -14,17 +14,31 @@ An image reference: a string as it stands, or repository with digest or tag.
     {{- fail (printf "%s.image.repository is missing" $path) -}}
   {{- end -}}
   {{- if $image.digest -}}
-    {{- printf "%s@%s" $image.repository $image.digest -}}
+    {{- include "slurm.imageReference" (list (printf "%s@%s" $image.repository $image.digest) $path) -}}
   {{- else if $image.tag -}}
-    {{- printf "%s:%s" $image.repository (toString $image.tag) -}}
+    {{- include "slurm.imageReference" (list (printf "%s:%s" $image.repository (toString $image.tag)) $path) -}}
   {{- else -}}
     {{- fail (printf "%s.image needs a tag or a digest" $path) -}}
   {{- end -}}
 {{- else if $image -}}
-  {{- $image -}}
+  {{- include "slurm.imageReference" (list $image $path) -}}
 {{- else -}}
   {{- fail (printf "%s.image is missing: write \"repository:tag\", or repository with tag or digest" $path) -}}
 {{- end -}}
+{{- end -}}
+
+{{/*
+Prints the reference if a container runtime can parse it, and fails with what to write otherwise: a pod would only say InvalidImageName.
+(list reference "controller.slurmctld")
+*/}}
+{{- define "slurm.imageReference" -}}
+{{- $name := "[a-z0-9]+((\\.|__?|-+)[a-z0-9]+)*" -}}
+{{- $registry := "([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:]+\\])(:[0-9]+)?" -}}
+{{- $end := "(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha(256:[0-9a-f]{64}|512:[0-9a-f]{128}))?" -}}
+{{- if not (regexMatch (printf "^(%s/)?%s(/%s)*%s$" $registry $name $name $end) (first .)) -}}
+  {{- fail (printf "%s.image: %q is no image reference. Write \"repository:tag\" or \"repository@sha256:<64 hexadecimal digits>\", or a map with repository and tag or digest, in which the repository has neither" (last .) (first .)) -}}
+{{- end -}}
+{{- first . -}}
 {{- end -}}
 
 {{/*
