@@ -1,5 +1,5 @@
 {{/*
-Names and labels. They do not contain the name of the release, because a cluster has one operator.
+Names and labels. Names of namespaced objects do not contain the release's, because a Kubernetes cluster has one operator.
 */}}
 
 {{- define "operator.name" -}}
@@ -35,7 +35,7 @@ Names and labels. They do not contain the name of the release, because a cluster
 {{- $account.name | default (ternary (include "operator.webhookName" .) "default" $account.create) -}}
 {{- end -}}
 
-{{/* The namespaces whose objects the webhook judges, as a JSON list: by default those of the operator. */}}
+{{/* The namespaces whose objects the webhook checks, as a JSON list. Default: those of the operator. */}}
 {{- define "operator.webhookNamespaces" -}}
 {{- include "operator.namespaces" (.Values.webhook.namespaces | default .Values.operator.namespaces) -}}
 {{- end -}}

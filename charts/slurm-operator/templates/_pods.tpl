@@ -1,10 +1,10 @@
 {{/*
-Parts that the pods of the operator and of the webhook share.
+Parts of the pods of operator and webhook.
 */}}
 
 {{/*
-An image reference: a string as given, or repository with digest or tag. The tag defaults to the chart's version.
-Upstream's repository contains another program; values of its chart, kept by --reuse-values, refer to it.
+An image reference: a string, or a map with repository and digest or tag. The tag defaults to the chart's version. Upstream's repository
+is rejected, since it contains another program: `--reuse-values` keeps it when a release of upstream's chart is upgraded.
 (list root image "operator")
 */}}
 {{- define "operator.image" -}}
@@ -12,11 +12,12 @@ Upstream's repository contains another program; values of its chart, kept by --r
 {{- $image := index . 1 -}}
 {{- $path := index . 2 -}}
 {{- if contains "ghcr.io/slinkyproject/slurm-operator" (toJson $image) -}}
-  {{- fail (printf "%s.image is upstream's, which is another program. Leave it out, or name the repository you keep this operator's image in: --set %s.image.repository=… (--reuse-values keeps the one of upstream's chart)" $path $path) -}}
+  {{- $remedy := printf "Set the repository of this operator's image: --set %s.image.repository=…" $path -}}
+  {{- fail (printf "%s.image is the image of upstream's operator, which is another program; --reuse-values keeps it. %s" $path $remedy) -}}
 {{- end -}}
 {{- if kindIs "map" $image -}}
   {{- if not $image.repository -}}
-    {{- fail (printf "%s.image.repository is missing" $path) -}}
+    {{- fail (printf "%s.image.repository is missing: set it, or write the image as \"repository:tag\"" $path) -}}
   {{- end -}}
   {{- if $image.digest -}}
     {{- include "operator.imageReference" (list (printf "%s@%s" $image.repository $image.digest) $path) -}}
@@ -27,7 +28,7 @@ Upstream's repository contains another program; values of its chart, kept by --r
 {{- else if $image -}}
   {{- include "operator.imageReference" (list $image $path) -}}
 {{- else -}}
-  {{- fail (printf "%s.image is missing: write \"repository:tag\", or repository with tag or digest" $path) -}}
+  {{- fail (printf "%s.image is missing: write \"repository:tag\", or a map with repository and tag or digest" $path) -}}
 {{- end -}}
 {{- end -}}
 
@@ -40,12 +41,13 @@ Prints the reference if a container runtime can parse it, and fails with what to
 {{- $registry := "([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:]+\\])(:[0-9]+)?" -}}
 {{- $end := "(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha(256:[0-9a-f]{64}|512:[0-9a-f]{128}))?" -}}
 {{- if not (regexMatch (printf "^(%s/)?%s(/%s)*%s$" $registry $name $name $end) (first .)) -}}
-  {{- fail (printf "%s.image: %q is no image reference. Write \"repository:tag\" or \"repository@sha256:<64 hexadecimal digits>\", or a map with repository and tag or digest, in which the repository has neither" (last .) (first .)) -}}
+  {{- $forms := "\"repository:tag\" or \"repository@sha256:<64 hexadecimal digits>\", or a map with repository and tag or digest" -}}
+  {{- fail (printf "%s.image: %q is not an image reference. Write %s, in which the repository has neither" (last .) (first .) $forms) -}}
 {{- end -}}
 {{- first . -}}
 {{- end -}}
 
-{{/* The webhook is part of the operator's image. Values of upstream's chart name an image of its own, which is another program. */}}
+{{/* The operator's image contains the webhook. The image of upstream's webhook, from values of its chart, is ignored. */}}
 {{- define "operator.webhookImage" -}}
 {{- $image := .Values.webhook.image -}}
 {{- if or (not $image) (and (kindIs "map" $image) (not $image.repository)) (contains "ghcr.io/slinkyproject/" (toJson $image)) -}}
@@ -63,7 +65,7 @@ Address of the metrics: ":<port>", or "0" for none.
 {{- $component := first . -}}
 {{- $port := $component.metricsPort | default 0 | int -}}
 {{- if and $component.metricsSecure (not $port) -}}
-  {{- fail (printf "%s.metricsSecure needs %s.metricsPort: 0 serves no metrics" (last .) (last .)) -}}
+  {{- fail (printf "%s.metricsSecure needs %s.metricsPort: with 0, no metrics are served" (last .) (last .)) -}}
 {{- end -}}
 {{- if $port }}:{{ $port }}{{ else }}0{{ end -}}
 {{- end -}}
@@ -131,7 +133,7 @@ The security context of a container.
 {{- end -}}
 
 {{/*
-A security context: the chart's own with the values, which are empty in an upgrade with the values of upstream's chart. None with null.
+A security context: the chart's own, overridden by the values; none if the value is null. Values of upstream's chart are empty maps.
 (list own values)
 */}}
 {{- define "operator.securityContext" -}}
@@ -171,8 +173,8 @@ spec:
 {{- end -}}
 
 {{/*
-Annotations of an object that exists only while the chart is being uninstalled. It is deleted on success and kept for inspection
-after a failure, until the next attempt. The argument is its place in the order.
+Annotations of an object that exists only while the chart is uninstalled. It is deleted on success, and kept for inspection after a
+failure until the next attempt. The argument is the hook's weight.
 */}}
 {{- define "operator.releaseHook" -}}
 helm.sh/hook: pre-delete

@@ -1,52 +1,52 @@
 {{/*
-Permissions of the operator, by scope. A permission is listed only if code uses it; the comment says what for.
+Permissions of operator and webhook, by scope. Only permissions that the code uses are listed; comments say what for.
 */}}
 
-{{/* In the operator's namespaces: all (ClusterRole), or those of operator.namespaces (a Role in each). */}}
+{{/* In the namespaces of the operator: all (a ClusterRole), or those in operator.namespaces (a Role in each). */}}
 {{- define "operator.rbac.work" -}}
-# Objects of users. The operator never creates, deletes or changes the spec of these.
+# Objects of users. The operator never creates or deletes them, nor changes their specs.
 - apiGroups: [slinky.slurm.net]
   resources: [accountings, controllers, loginsets, nodesets, partitions, restapis, tokens]
   verbs: [list, watch]
-# Whether a Controller that the watch does not show exists, before its workers are let go.
+# Checks that a Controller does not exist before its workers are given up.
 - apiGroups: [slinky.slurm.net]
   resources: [controllers]
   verbs: [get]
-# The finalizers.
+# Finalizers.
 - apiGroups: [slinky.slurm.net]
   resources: [nodesets, partitions]
   verbs: [patch]
-# How it stands.
+# Status.
 - apiGroups: [slinky.slurm.net]
   resources: [accountings/status, controllers/status, loginsets/status, nodesets/status, partitions/status, restapis/status, tokens/status]
   verbs: [patch]
-# Children block the deletion of their owner, which needs this where OwnerReferencesPermissionEnforcement is on.
+# Owner references with blockOwnerDeletion, if the admission plug-in OwnerReferencesPermissionEnforcement is enabled.
 - apiGroups: [slinky.slurm.net]
   resources: [accountings/finalizers, controllers/finalizers, loginsets/finalizers, nodesets/finalizers, restapis/finalizers, tokens/finalizers]
   verbs: [update]
-# Workers are pods of ours; the rest belongs to StatefulSets and Deployments and is watched.
+# Workers. Pods of StatefulSets and Deployments are only watched.
 - apiGroups: [""]
   resources: [pods]
   verbs: [create, delete, get, list, patch, watch]
-# Slurm's state of a worker, as conditions of its pod.
+# States of Slurm nodes, as conditions of their pods.
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
-# What slurmdbd says while it does not come up, and what login pods complain of.
+# Errors of slurmdbd while it does not start, and of login pods.
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
-# Configuration, and the users' files and scripts it refers to; addresses of slurmctld, slurmrestd and workers.
+# Configuration, with the files and scripts of users that it refers to; Services of slurmctld, slurmrestd and workers.
 - apiGroups: [""]
   resources: [configmaps, services]
   verbs: [create, delete, get, list, patch, watch]
-# Keys: made once where a Controller names none, and never written again. slurmdbd.conf, which has a password in it; tokens; SSH host keys.
-# "get" is to see whose an existing one is before it is written.
+# Keys, which are created once if a Controller refers to none and never changed; slurmdbd.conf, which contains a password; tokens; SSH host
+# keys. "get" shows the owner of an existing Secret before it is written.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, delete, get, list, patch, watch]
-# Volumes from a NodeSet's volumeClaimTemplates. Where OwnerReferencesPermissionEnforcement is on, changing an object's
-# owner needs the permission to delete the object.
+# Claims of a NodeSet's volumeClaimTemplates. With OwnerReferencesPermissionEnforcement, changing the owner of an object requires the
+# permission to delete it.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [create, delete, list, patch, watch]
@@ -62,7 +62,7 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [create, delete, get, list, patch, watch]
-# Workers with jobs are not evicted.
+# Protects workers with jobs from eviction.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, get, list, patch, watch]
@@ -70,23 +70,23 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
 - apiGroups: [monitoring.coreos.com]
   resources: [servicemonitors]
   verbs: [create, delete, get, list, patch, watch]
-# What happened and why.
+# Events.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
 {{- end -}}
 
-{{/* In the whole cluster, always. */}}
+{{/* In the whole cluster, also with operator.namespaces. */}}
 {{- define "operator.rbac.cluster" -}}
-# Cordons, taints, topology and features of the nodes of workers, and whether a node is gone.
+# Cordons, taints, topology and features of Kubernetes nodes, and whether a node still exists.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch]
-# Whether a namespace is being deleted, and its clusters with it.
+# Whether a namespace is being deleted with its clusters.
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [list, watch]
-# Which kinds are there, and which revision of their schema. One by one, by field selector.
+# Which kinds are installed, and the revision of their schema. They are watched one by one, by field selector.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   resourceNames:
@@ -110,25 +110,25 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
 {{- end }}
 {{- end -}}
 
-{{/* In its own namespace. */}}
+{{/* In the operator's own namespace. */}}
 {{- define "operator.rbac.own" -}}
-# Election of the leader among several replicas.
+# Leader election.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create, get, update]
 {{- end -}}
 
-{{/* To remove finalizers before the operator is uninstalled, in the operator's namespaces: see release.yaml. */}}
+{{/* Of the Job that runs before the operator is uninstalled (release.yaml), in the namespaces of the operator. */}}
 {{- define "operator.rbac.release" -}}
-# The finalizer.
+# Removes the finalizer.
 - apiGroups: [slinky.slurm.net]
   resources: [nodesets, partitions]
   verbs: [list, patch]
 {{- end -}}
 
-{{/* The same, in the operator's own namespace. */}}
+{{/* Of the same Job, in the operator's own namespace. */}}
 {{- define "operator.rbac.releaseOwn" -}}
-# The operator is stopped first, or it would add its finalizers again.
+# Stops the operator first, which would otherwise add its finalizers again.
 - apiGroups: [apps]
   resources: [deployments]
   resourceNames: [{{ include "operator.name" . | quote }}]
@@ -139,9 +139,9 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
   verbs: [delete]
 {{- end -}}
 
-{{/* The webhook's, in its namespaces: all (ClusterRole), or those of webhook.namespaces (a Role in each). */}}
+{{/* Of the webhook, in its namespaces: all (a ClusterRole), or those in webhook.namespaces (a Role in each). */}}
 {{- define "operator.rbac.webhook" -}}
-# What slurmctld's files are made of, and whether a standby's volume can be shared.
+# The inputs of slurmctld's configuration, and whether standbys can share the volume.
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims]
   verbs: [get]
@@ -152,14 +152,14 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
   resources: [nodesets, partitions]
   verbs: [list]
 {{- if .Values.webhook.podsBinding }}
-# A worker learns its place in the topology before it starts.
+# Writes a worker's place in the topology before the worker starts.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, patch]
 {{- end }}
 {{- end -}}
 
-{{/* The webhook's, in the whole cluster, always. */}}
+{{/* Of the webhook, in the whole cluster, also with webhook.namespaces. */}}
 {{- define "operator.rbac.webhookCluster" -}}
 {{- if not .Values.certManager.enabled -}}
 # The certificates that API servers trust.
@@ -185,7 +185,7 @@ Permissions of the operator, by scope. A permission is listed only if code uses 
 {{- end }}
 {{- end -}}
 
-{{/* The webhook's, in its own namespace. */}}
+{{/* Of the webhook, in its own namespace. */}}
 {{- define "operator.rbac.webhookOwn" -}}
 # The certificate.
 - apiGroups: [""]

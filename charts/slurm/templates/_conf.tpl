@@ -3,8 +3,8 @@ Slurm's configuration text from maps.
 */}}
 
 {{/*
-The settings of a map as `Key=value`, one per line, in the order of the keys; what has no value is left out. YAML reads
-an unquoted YES as true, so booleans are written the way Slurm spells them.
+Prints a map as lines `Key=value`, sorted by key and without empty values. YAML reads an unquoted YES as true, so booleans become YES
+and NO.
 */}}
 {{- define "slurm.settings" -}}
 {{- $settings := list -}}
@@ -26,14 +26,14 @@ an unquoted YES as true, so booleans are written the way Slurm spells them.
 {{- join "\n" $settings -}}
 {{- end -}}
 
-{{/* The same on one line. (list raw map), raw wins */}}
+{{/* The same on one line. The raw line takes precedence over the map. (list raw map) */}}
 {{- define "slurm.settingsLine" -}}
 {{- first . | default (include "slurm.settings" (last .) | replace "\n" " ") -}}
 {{- end -}}
 
 {{/*
-The enabled entries of `partitions` as a JSON map by name. They name enabled NodeSets, each once, sorted. An external slurmctld has
-lines of its own, so there are only objects for it.
+The enabled entries of `partitions` as a JSON map by name, with their NodeSets sorted and without duplicates. An external slurmctld has
+its own slurm.conf, so for it only entries with `object` count.
 */}}
 {{- define "slurm.partitions" -}}
 {{- $known := include "slurm.nodesets" . | fromJson | keys | sortAlpha -}}
@@ -44,12 +44,12 @@ lines of its own, so there are only objects for it.
     {{- $nodesets := $partition.nodesets | default list | uniq | sortAlpha -}}
     {{- $others := pick ($partition.spec | default dict) "nodes" "nodeSets" "nodeSetSelector" -}}
     {{- if not (or $nodesets (and $partition.object $others)) -}}
-      {{- fail (printf "partitions.%s.nodesets is empty: name NodeSets, or ALL" $name) -}}
+      {{- fail (printf "partitions.%s.nodesets is empty: list entries of nodesets, or ALL" $name) -}}
     {{- end -}}
     {{- range $nodesets -}}
       {{- if not (has . (prepend $known "ALL")) -}}
         {{- $enabled := join ", " $known | default "none" -}}
-        {{- fail (printf "partitions.%s names NodeSet %q, which is not there or not enabled; enabled NodeSets: %s" $name . $enabled) -}}
+        {{- fail (printf "partitions.%s: NodeSet %q does not exist or is not enabled; enabled NodeSets: %s" $name . $enabled) -}}
       {{- end -}}
     {{- end -}}
     {{- $_ := set $partitions $name (set (deepCopy $partition) "nodesets" $nodesets) -}}
@@ -58,7 +58,7 @@ lines of its own, so there are only objects for it.
 {{- toJson $partitions -}}
 {{- end -}}
 
-{{/* slurm.conf's own lines: what the controller says, then a line for each enabled partition that is no object. */}}
+{{/* Lines for slurm.conf: extraConf of the controller, then a line for each enabled partition that is not an object. */}}
 {{- define "slurm.controllerExtraConf" -}}
 {{- $lines := list -}}
 {{- with .Values.controller.extraConf | default (include "slurm.settings" .Values.controller.extraConfMap) -}}

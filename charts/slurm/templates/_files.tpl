@@ -1,8 +1,8 @@
 {{/*
-Which ConfigMaps the chart makes, and the Controller's references to them and to the user's own.
+The ConfigMaps that the chart creates, and the Controller's references to them and to the user's.
 */}}
 
-{{/* What each ConfigMap holds, as a JSON map by the suffix of its name; empty ones are left out. */}}
+{{/* The content of each ConfigMap that is not empty, as a JSON map by the suffix of its name. */}}
 {{- define "slurm.files" -}}
 {{- $files := dict -}}
 {{- with .Values.configFiles }}{{ $_ := set $files "config-extra" . }}{{ end -}}
@@ -34,7 +34,7 @@ Which ConfigMaps the chart makes, and the Controller's references to them and to
 {{- toJson $files -}}
 {{- end -}}
 
-{{/* The Controller's references, as a JSON map by field. The order is the order in which scripts run. */}}
+{{/* The Controller's references as a JSON map by field, in the order in which the scripts run. */}}
 {{- define "slurm.fileRefs" -}}
 {{- $files := include "slurm.files" . | fromJson -}}
 {{- $refs := dict -}}

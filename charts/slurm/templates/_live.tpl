@@ -1,11 +1,10 @@
 {{/*
-What Helm must know of the cluster to leave alone what others decided there: the number of replicas, and the name of a
-NodeSet that was made by hand; and to remove fields in a way that the API server accepts. All of it is about how Helm applies,
-so the operator cannot do it.
+What Helm needs to know about the live objects: to keep the number of replicas that others set and the name of an adopted NodeSet, and
+to remove fields in a way that the API server accepts. All of it depends on how Helm applies objects, so the operator cannot do it.
 */}}
 
 {{/*
-The object as it is in the cluster, as JSON; {} without a cluster (`helm template`), without the CRD or without the object.
+The live object as JSON; {} without a cluster (`helm template`), without the CRD or without the object.
 (list root "NodeSet" name)
 */}}
 {{- define "slurm.live" -}}
@@ -19,8 +18,8 @@ The object as it is in the cluster, as JSON; {} without a cluster (`helm templat
 {{- end -}}
 
 {{/*
-The name of a NodeSet: what the entry says; else the key, if a NodeSet of that name is marked as this release's
-(made by hand, then labelled and annotated for adoption); else `<fullname>-worker-<key>`.
+The name of a NodeSet: the entry's `fullnameOverride`; else the key, if a NodeSet of that name has the annotations of this release
+because Helm is to adopt it; else `<fullname>-worker-<key>`.
 (list root key entry)
 */}}
 {{- define "slurm.nodesetName" -}}
@@ -38,10 +37,10 @@ The name of a NodeSet: what the entry says; else the key, if a NodeSet of that n
 {{- end -}}
 
 {{/*
-The number of replicas to render, or nothing. A number that runs stays until the values name another one than they did
-last time, which the annotation remembers: after `kubectl scale`, another manager owns spec.replicas, and a
-server-side apply of a different number would be refused. Without a number in the values the field is left out, unless
-Helm itself still owns it: leaving it out would then reset it to the CRD's default of 1.
+The number of replicas to render, or nothing. The live number is kept until the number in the values differs from the one in the last
+release, which an annotation records: after `kubectl scale`, another manager owns spec.replicas, and the API server would reject a
+server-side apply of a different number. Without a number in the values the field is left out, unless Helm itself still owns it:
+leaving it out would then reset it to the CRD's default of 1.
 (list asked live)
 */}}
 {{- define "slurm.replicas" -}}
@@ -67,15 +66,15 @@ Helm itself still owns it: leaving it out would then reset it to the CRD's defau
 {{- end -}}
 {{- end -}}
 
-{{/* The values' number as the annotation `slinky.slurm.net/chart-replicas` keeps it. */}}
+{{/* The number in the values, as the annotation `slinky.slurm.net/chart-replicas` records it. */}}
 {{- define "slurm.askedReplicas" -}}
 {{- if kindIs "invalid" . }}none{{ else }}{{ int64 . }}{{ end -}}
 {{- end -}}
 
 {{/*
-A part of a spec as JSON, without the maps that are empty now and were not when Helm last applied them. A server-side apply of an
-empty map removes the fields that it had, and the API server rejects the null that is left; without the map it removes all of it.
-The next upgrade writes the empty map again.
+A part of a spec as JSON, without the maps that are empty now and were not when Helm last applied them. A server-side apply of an empty
+map removes the fields that the map had, and the API server rejects the null that remains. If the map is left out, the API server
+removes all of it, and the next upgrade writes the empty map again.
 (list root "NodeSet" name "updateStrategy" value)
 */}}
 {{- define "slurm.withoutEmptied" -}}

@@ -1,5 +1,5 @@
 {{/*
-Names and labels. Users' scripts and other charts look objects up by them, so they are fixed.
+Names and labels. Scripts of users and other charts depend on them, so they do not change.
 */}}
 
 {{- define "slurm.name" -}}
@@ -29,7 +29,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{/*
-Labels and annotations of an object and of its pods: the chart's, then the user's.
+Labels and annotations of an object and its pods: the chart's, overridden by the user's.
 (list root metadata)
 */}}
 {{- define "slurm.metadata" -}}
@@ -46,8 +46,8 @@ annotations:
 {{- end -}}
 
 {{/*
-The Secret entry with the key all daemons share, and the one that signs tokens. `slurmKeyRef` and `jwtHs256KeyRef`
-are the names of chart 1.0.
+The Secret entries with the key that all daemons share and the key that signs tokens. Chart 1.0 had `slurmKeyRef` and
+`jwtHs256KeyRef` for them.
 */}}
 {{- define "slurm.slurmKeyRef" -}}
 {{- $ref := .Values.slurmKeyRef | default .Values.slurmKey.secretRef | default dict -}}
@@ -74,7 +74,7 @@ key: {{ $ref.key | default "sssd.conf" | quote }}
 {{- end -}}
 
 {{/*
-An external slurmdbd is one that is used, whether or not `enabled` repeats it.
+Whether the cluster has a slurmdbd: `external` implies `enabled`.
 */}}
 {{- define "slurm.hasAccounting" -}}
 {{- if or .Values.accounting.enabled .Values.accounting.external }}true{{ end -}}

@@ -3,7 +3,7 @@ Containers and pod templates.
 */}}
 
 {{/*
-An image reference: a string as it stands, or repository with digest or tag.
+An image reference: a string, or a map with repository and digest or tag.
 (list image "controller.slurmctld")
 */}}
 {{- define "slurm.image" -}}
@@ -11,19 +11,19 @@ An image reference: a string as it stands, or repository with digest or tag.
 {{- $path := last . -}}
 {{- if kindIs "map" $image -}}
   {{- if not $image.repository -}}
-    {{- fail (printf "%s.image.repository is missing" $path) -}}
+    {{- fail (printf "%s.image.repository is missing: set it, or write the image as \"repository:tag\"" $path) -}}
   {{- end -}}
   {{- if $image.digest -}}
     {{- include "slurm.imageReference" (list (printf "%s@%s" $image.repository $image.digest) $path) -}}
   {{- else if $image.tag -}}
     {{- include "slurm.imageReference" (list (printf "%s:%s" $image.repository (toString $image.tag)) $path) -}}
   {{- else -}}
-    {{- fail (printf "%s.image needs a tag or a digest" $path) -}}
+    {{- fail (printf "%s.image needs a tag or a digest: set %s.image.tag" $path $path) -}}
   {{- end -}}
 {{- else if $image -}}
   {{- include "slurm.imageReference" (list $image $path) -}}
 {{- else -}}
-  {{- fail (printf "%s.image is missing: write \"repository:tag\", or repository with tag or digest" $path) -}}
+  {{- fail (printf "%s.image is missing: write \"repository:tag\", or a map with repository and tag or digest" $path) -}}
 {{- end -}}
 {{- end -}}
 
@@ -36,14 +36,15 @@ Prints the reference if a container runtime can parse it, and fails with what to
 {{- $registry := "([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:]+\\])(:[0-9]+)?" -}}
 {{- $end := "(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha(256:[0-9a-f]{64}|512:[0-9a-f]{128}))?" -}}
 {{- if not (regexMatch (printf "^(%s/)?%s(/%s)*%s$" $registry $name $name $end) (first .)) -}}
-  {{- fail (printf "%s.image: %q is no image reference. Write \"repository:tag\" or \"repository@sha256:<64 hexadecimal digits>\", or a map with repository and tag or digest, in which the repository has neither" (last .) (first .)) -}}
+  {{- $forms := "\"repository:tag\" or \"repository@sha256:<64 hexadecimal digits>\", or a map with repository and tag or digest" -}}
+  {{- fail (printf "%s.image: %q is not an image reference. Write %s, in which the repository has neither" (last .) (first .) $forms) -}}
 {{- end -}}
 {{- first . -}}
 {{- end -}}
 
 {{/*
-A container of a component, as the operator takes it: any field of Kubernetes' own, the image as one string. A container
-that the values set to null is left to the operator, as is the image of a container that needs only a shell.
+A container of a component for the operator's objects: any field of a Kubernetes container, with the image as a string. The operator's
+defaults apply to a container that is null, and to the image of a container that needs only a shell.
 (list root component "controller" "slurmctld")
 */}}
 {{- define "slurm.container" -}}
@@ -65,8 +66,8 @@ that the values set to null is left to the operator, as is the image of a contai
 {{- end -}}
 
 {{/*
-A pod template. Values that all pods share go where the pod's own says nothing.
-(list root component), a component being a map with `metadata` and `podSpec`
+A pod template, with the values that all pods share where the component sets none.
+(list root component), where component is a map with `metadata` and `podSpec`
 */}}
 {{- define "slurm.podTemplate" -}}
 {{- $root := first . -}}
@@ -83,7 +84,7 @@ spec:
   {{- toYaml $spec | nindent 2 }}
 {{- end -}}
 
-{{/* `priorityClassName` is the name of chart 1.0. */}}
+{{/* Chart 1.0 had `priorityClassName`. */}}
 {{- define "slurm.priorityClassName" -}}
 {{- if .Values.priorityClass.enabled -}}
 {{- .Values.priorityClass.name | default "slurm-priority-critical" -}}
@@ -93,11 +94,11 @@ spec:
 {{- end -}}
 
 {{/*
-Where a daemon outside Kubernetes listens.
+Address of a daemon outside Kubernetes.
 (list externalConfig 6817)
 */}}
 {{- define "slurm.externalConfig" -}}
 {{- $config := first . | default dict -}}
-host: {{ required "externalConfig.host is missing: an external daemon needs an address" $config.host | quote }}
+host: {{ required "externalConfig.host is missing: set it to the host of the external daemon" $config.host | quote }}
 port: {{ $config.port | default (last .) | int }}
 {{- end -}}

@@ -1,11 +1,11 @@
 {{/*
-NetworkPolicies. They limit who may connect to the pods of the cluster; where its pods may connect to is not limited.
+NetworkPolicies. They limit who may connect to the pods of the cluster, not where these pods may connect to.
 Values of an older release (`--reuse-values`) have no networkPolicy.
 */}}
 
 {{/*
-Components that are not on the pod network under addresses of their own, if their addresses are not given. Policies would cut
-them off, so that none are made. NOTES say so. Prints names, separated by ", ".
+Components without a pod address of their own, unless `networkPolicy.members` lists addresses. Policies would cut them off, so none are
+created, and NOTES.txt says so. Prints names, separated by ", ".
 */}}
 {{- define "slurm.policies.strangers" -}}
 {{- $strangers := list -}}
@@ -31,7 +31,7 @@ them off, so that none are made. NOTES say so. Prints names, separated by ", ".
 {{- join ", " $strangers -}}
 {{- end -}}
 
-{{/* Whether a component asks for a policy. (list root component) */}}
+{{/* Whether the policy of a component is enabled. (list root component) */}}
 {{- define "slurm.policies.wanted" -}}
 {{- $root := first . -}}
 {{- $own := (get $root.Values (last .)).networkPolicy | default dict -}}
@@ -42,7 +42,7 @@ them off, so that none are made. NOTES say so. Prints names, separated by ", ".
 {{- if $enabled -}}true{{- end -}}
 {{- end -}}
 
-{{/* The components that ask for one, separated by ", ". */}}
+{{/* The components whose policies are enabled, separated by ", ". */}}
 {{- define "slurm.policies.allWanted" -}}
 {{- $wanted := list -}}
 {{- range list "controller" "restapi" "accounting" "loginsetDefaults" "nodesetDefaults" -}}
@@ -53,14 +53,14 @@ them off, so that none are made. NOTES say so. Prints names, separated by ", ".
 {{- join ", " $wanted -}}
 {{- end -}}
 
-{{/* Whether the policy of a component is made. (list root component) */}}
+{{/* Whether the policy of a component is created. (list root component) */}}
 {{- define "slurm.policies.made" -}}
 {{- if not (include "slurm.policies.strangers" (first .)) -}}
 {{- include "slurm.policies.wanted" . -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The pods of a daemon that has one object. (list root "slurmctld") */}}
+{{/* The pods of a daemon of which a cluster has one object. (list root "slurmctld") */}}
 {{- define "slurm.policies.pods" -}}
 matchLabels:
   app.kubernetes.io/name: {{ last . }}
@@ -88,7 +88,7 @@ matchExpressions:
 {{- end -}}
 {{- end -}}
 
-{{/* Everything that belongs to the cluster, as peers. */}}
+{{/* All members of the cluster, as peers. */}}
 {{- define "slurm.policies.members" -}}
 - podSelector:
     {{- include "slurm.policies.workers" . | nindent 4 }}
@@ -113,7 +113,7 @@ matchExpressions:
     {{- $operator.podSelector | default (dict "matchLabels" (dict "app.kubernetes.io/name" "slurm-operator")) | toYaml | nindent 4 }}
 {{- end -}}
 
-{{/* Peers of the component's own values. (list root component) */}}
+{{/* Peers in the values of the component. (list root component) */}}
 {{- define "slurm.policies.from" -}}
 {{- with dig "networkPolicy" "from" list (get (first .).Values (last .)) }}
 {{- toYaml . }}

@@ -1,9 +1,9 @@
 {{/*
-Keys in entries of `nodesets`, `loginsets` and `partitions` that the chart does not know. Upstream's chart ignores such keys, so the
-schema accepts them, and NOTES list them: some are for upstream's next release, some are fields of the pod, and some are typos.
+Unknown keys in entries of `nodesets`, `loginsets` and `partitions`. Upstream's chart ignores such keys, so the schema accepts them, and
+NOTES.txt lists them: they may be values of upstream's next release, fields of the pod, or typos.
 */}}
 
-{{/* The keys that the chart reads, as JSON. They are those of the definitions in values.schema.json. */}}
+{{/* The known keys as JSON, the same as in the definitions of values.schema.json. */}}
 {{- define "slurm.knownKeys" -}}
 {{- $entry := list "name" "enabled" "replicas" "image" "resources" "securityContext" "metadata" "podSpec" "networkPolicy"
   "workloadDisruptionProtection" -}}
@@ -41,9 +41,9 @@ schema accepts them, and NOTES list them: some are for upstream's next release, 
 {{- end -}}
 
 {{/*
-One line for each unknown key, with the key that was probably meant: a field of the pod or of the container, or a known key from which
-it differs by a letter or by case. Everything else in a partition is taken for an option of Slurm's.
-(list "nodesets.a" map known "nodeset"), the last being "" where there are no pods
+A line for each unknown key, with the key that was probably meant: a field of the pod or the container, or a known key that differs in
+one letter or in case. Every other key of a partition is assumed to be an option of Slurm.
+(list "nodesets.a" map known "nodeset"), with "" in place of "nodeset" for entries without pods
 */}}
 {{- define "slurm.unknownKeys" -}}
 {{- $path := index . 0 -}}
@@ -78,7 +78,7 @@ it differs by a letter or by case. Everything else in a partition is taken for a
 {{- end -}}
 {{- end -}}
 
-{{/* A word in lower case, and the same with each of its letters left out. Words with one of these in common differ by a letter. */}}
+{{/* A word in lower case, and its variants with one letter removed. Two words that share one of these differ in one letter. */}}
 {{- define "slurm.shortened" -}}
 {{- $word := lower . -}}
 {{- $all := list $word -}}

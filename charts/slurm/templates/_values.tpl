@@ -1,10 +1,10 @@
 {{/*
-Brings the values into one form: maps and lists, today's names and older ones, defaults and entries.
+Normalizes values: maps and lists, current and older names, defaults and entries.
 */}}
 
 {{/*
-Writes one map over another: maps are merged, everything else is replaced, null takes the key away.
-Sprig's mergeOverwrite lets neither null nor false win. Changes the first map, prints nothing.
+Merges a map into another: maps are merged, everything else is replaced, null removes the key. Sprig's mergeOverwrite would ignore null
+and false. Changes the first map, prints nothing.
 (list base over)
 */}}
 {{- define "slurm.merge" -}}
@@ -33,14 +33,14 @@ The entries of one or more values, each a map by name or a list of items with `n
     {{- $named = dict -}}
     {{- range $given -}}
       {{- if hasKey $named .name -}}
-        {{- fail (printf "%s: the list has two items of the name %q" $source .name) -}}
+        {{- fail (printf "%s has two items named %q" $source .name) -}}
       {{- end -}}
       {{- $_ := set $named .name (omit . "name") -}}
     {{- end -}}
   {{- end -}}
   {{- range $name, $entry := $named -}}
     {{- if hasKey $entries $name -}}
-      {{- fail (printf "%q is given both in %s" $name (join " and in " $.keys)) -}}
+      {{- fail (printf "%q is in both %s" $name (join " and " $.keys)) -}}
     {{- end -}}
     {{- if not (kindIs "invalid" $entry) -}}
       {{- $_ := set $entries $name $entry -}}
@@ -51,8 +51,8 @@ The entries of one or more values, each a map by name or a list of items with `n
 {{- end -}}
 
 {{/*
-An entry whose `image`, `resources` and `securityContext` stand beside the container they are meant for, instead of in it. Charts before
-1.0 had them there, and examples in guides still do.
+Moves `image`, `resources` and `securityContext` of an entry into the container they are for. Charts before 1.0 had them beside the
+container, and examples of upstream still do.
 (list entry "slurmd")
 */}}
 {{- define "slurm.fold" -}}

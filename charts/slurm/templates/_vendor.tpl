@@ -1,5 +1,5 @@
 {{/*
-What some machines need of every worker that runs on them, added to the values of their NodeSets.
+Settings that workers on some machines need, added to the values of their NodeSets.
 */}}
 
 {{- define "slurm.vendor" -}}
@@ -20,7 +20,7 @@ What some machines need of every worker that runs on them, added to the values o
   {{- range get $vendor.google $machine -}}
     {{- if eq .targetNodeSet $name -}}
       {{- if ne (len (.networks | default list)) 9 -}}
-        {{- fail (printf "vendor.google.%s: Google %s needs exactly 9 networks, NodeSet %q has %d" $machine $title $name (len (.networks | default list))) -}}
+        {{- fail (printf "vendor.google.%s: Google %s needs exactly 9 networks; the entry of NodeSet %q has %d" $machine $title $name (len (.networks | default list))) -}}
       {{- end -}}
       {{- include "slurm.vendorPatch" (list $set (include (printf "slurm.%s" $machine) . | fromYaml)) -}}
     {{- end -}}
@@ -29,7 +29,7 @@ What some machines need of every worker that runs on them, added to the values o
 {{- end -}}
 
 {{/*
-Merges a patch into a NodeSet's values. Lists get the patch's items at their end, in place of items of the same name.
+Merges a patch into the values of a NodeSet. Items of lists are appended and replace those of the same name.
 (list set patch)
 */}}
 {{- define "slurm.vendorPatch" -}}
@@ -52,7 +52,7 @@ Merges a patch into a NodeSet's values. Lists get the patch's items at their end
 {{- end -}}
 {{- end -}}
 
-{{/* dcgm-exporter finds the job of a GPU in files that prolog and epilog keep on the host. */}}
+{{/* The prolog and the epilog write the job of each GPU to files on the host, which dcgm-exporter reads. */}}
 {{- define "slurm.dcgm" -}}
 slurmd:
   volumeMounts:
@@ -66,7 +66,7 @@ podSpec:
         type: DirectoryOrCreate
 {{- end -}}
 
-{{/* GPUDirect-TCPXO: a daemon beside slurmd moves data between GPUs and eight NICs. */}}
+{{/* GPUDirect-TCPXO: a daemon beside slurmd transfers data between GPUs and eight NICs. */}}
 {{- define "slurm.a3mega" -}}
 {{- $interfaces := list -}}
 {{- range $i, $network := .networks -}}
