@@ -1,6 +1,7 @@
 //! The owner of a Slurm node: its pod, NodeSet and Kubernetes node. It is in the comment of the node, as upstream writes
 //! it, and outlives the pod.
 
+use api::keys;
 use serde::{Deserialize, Serialize};
 
 /// The owner of a Slurm node.
@@ -23,6 +24,19 @@ impl Identity {
     pub fn parse(comment: &str) -> Option<Self> {
         let identity: Self = serde_json::from_str(comment).ok()?;
         (!identity.namespace.is_empty() && !identity.pod_name.is_empty()).then_some(identity)
+    }
+
+    /// Parses the operator's reason for draining a worker that leaves, as far as it says whose node that is. A slurmctld that is
+    /// killed may remember the drain and neither the comment, nor that the record was deleted.
+    pub fn of_leaving(reason: &str) -> Option<Self> {
+        let words = reason.strip_prefix(keys::NODE_REASON_PREFIX)?.strip_prefix("Pod (")?;
+        let (pod, _) = words.split_once(") is pending termination for ")?;
+        let (namespace, pod_name) = pod.split_once('/')?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            pod_name: pod_name.to_owned(),
+            ..Self::default()
+        })
     }
 
     /// Returns the comment with upstream's order of fields.

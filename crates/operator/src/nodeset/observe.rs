@@ -191,10 +191,22 @@ fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) 
     let uid = nodeset.uid().unwrap_or_default();
     let with_pod: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).slurm_name()).collect();
     let nodes = knowledge.known().into_iter().flat_map(|seen| seen.nodes.values());
+    let described = |node: &slurm::Node| {
+        let identity = Identity::parse(&node.comment).filter(|_| node.comment.contains(&uid))?;
+        (identity.node_set_uid == uid).then_some(identity)
+    };
+    let has_ordinals = nodeset.spec.scaling_mode() == ScalingMode::StatefulSet;
+    let (namespace, prefix) = (nodeset.namespace(), format!("{}-", nodeset.name_any()));
+    let leaving = |node: &slurm::Node| {
+        let is_left = has_ordinals && node.comment.is_empty() && (node.state.is_drain() || node.state.is_down());
+        let identity = Identity::of_leaving(&node.reason).filter(|_| is_left)?;
+        let ordinal = identity.pod_name.strip_prefix(&prefix)?;
+        let is_ours = Some(&identity.namespace) == namespace.as_ref() && ordinal.parse::<u32>().is_ok();
+        is_ours.then_some(identity)
+    };
     nodes
-        .filter(|node| node.state.is_dynamic() && node.comment.contains(&uid) && !with_pod.contains(node.name.as_str()))
-        .filter_map(|node| Some((node.name.clone(), Identity::parse(&node.comment)?)))
-        .filter(|(_, identity)| identity.node_set_uid == uid)
+        .filter(|node| node.state.is_dynamic() && !with_pod.contains(node.name.as_str()))
+        .filter_map(|node| Some((node.name.clone(), described(node).or_else(|| leaving(node))?)))
         .collect()
 }
 

@@ -202,7 +202,10 @@ fn unexplained(slurm: &Slurm, severed: &BTreeSet<HostId>, job: &JobHistory, run:
     // The parts on further nodes are killed when the script has returned.
     let is_over = job.runs.iter().any(returned);
     let is_lost = lost_worker(slurm, job, run.launch, at) && !was_set_down(slurm, job, run.launch, at);
-    let is_forgotten = job.forgotten_launches.contains(&run.launch);
+    // The slurmctld that launched it stood still before it saved that, and was replaced.
+    let mut launches = job.launches.iter().filter(|launch| launch.launch == run.launch);
+    let is_unsaved = launches.any(|launch| is_overrun(&slurm.ledger, launch.at));
+    let is_forgotten = is_unsaved || job.forgotten_launches.contains(&run.launch);
     // The launch reached a frozen worker, which started it after slurmctld had given it up (`BatchStartTimeout`).
     let is_late = job
         .ends

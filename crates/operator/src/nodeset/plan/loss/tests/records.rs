@@ -60,6 +60,19 @@ fn records_without_pods_go_by_policy() {
             "{policy} {record}"
         );
     }
+    // slurmctld was killed when it had saved the drain, and neither the comment nor the deletion.
+    for (pod, comment, expected) in [
+        ("slurm/compute-7", "", "forget compute-7"),
+        ("slurm/compute-7", "a person's", ""),
+        ("slurm/compute-big-7", "", ""),
+        ("other/compute-7", "", ""),
+    ] {
+        let reason = format!("slurm-operator: Pod ({pod}) is pending termination for scale-in");
+        let mut record = record(DOWN, &reason, "compute");
+        record["comment"] = json!(comment);
+        let done = done(set("Never"), vec![], &record, &json!([]));
+        assert_eq!(done, expected, "{pod} {comment}");
+    }
     // Its machine exists and may be alive.
     let alive = done(
         set("NodeNotFound"),
