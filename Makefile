@@ -21,7 +21,7 @@ TIMINGS := $(CURDIR)/target/timings
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
 .PHONY: help up down env test test-unit test-charts test-e2e test-chaos chaos simulate crash-points replay defects
-.PHONY: bench lint lint-workflows chart-readmes images build operator valgrind
+.PHONY: bench lint lint-workflows chart-readmes images build operator valgrind release-test
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -131,3 +131,6 @@ chart-readmes: ## Generate the READMEs of the charts from the comments in their 
 
 images: build ## Build Kubernetes and the container images without starting anything
 	$(TESTBED) build
+
+release-test: build operator ## Rehearse a release: build, push, sign and verify images and charts, install from the registry (docs/releasing.md)
+	@TESTBED=$(TESTBED) hack/step 'rehearse a release' hack/release-test
