@@ -132,5 +132,5 @@ chart-readmes: ## Generate the READMEs of the charts from the comments in their 
 images: build ## Build Kubernetes and the container images without starting anything
 	$(TESTBED) build
 
-release-test: build operator ## Rehearse a release: build, push, sign and verify images and charts, install from the registry (docs/releasing.md)
+release-test: build operator ## Rehearse a release: images and charts in a registry, signed, installed from there (docs/releasing.md)
 	@TESTBED=$(TESTBED) hack/step 'rehearse a release' hack/release-test
