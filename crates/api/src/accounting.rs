@@ -34,7 +34,12 @@ pub const DEFAULT_STORAGE_DATABASE: &str = "slurm_acct_db";
     doc = "Slurm's accounting: the slurmdbd between Controllers and a database.",
     derive = "Default",
     derive = "PartialEq",
+    category = "slurm",
     schema = "disabled",
+    printcolumn = r#"{"name": "READY", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status",
+        "description": "Whether the object is in the state that its spec describes."}"#,
+    printcolumn = r#"{"name": "REASON", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].reason",
+        "description": "Why it is or is not: see the message of condition Ready."}"#,
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]

@@ -31,6 +31,7 @@ use crate::{
     doc = "Login nodes: pods with sshd, sssd and Slurm's commands.",
     derive = "Default",
     derive = "PartialEq",
+    category = "slurm",
     schema = "disabled",
     scale(
         spec_replicas_path = ".spec.replicas",
@@ -39,6 +40,10 @@ use crate::{
     ),
     printcolumn = r#"{"name": "REPLICAS", "type": "integer", "jsonPath": ".status.replicas",
         "description": "Pods that exist."}"#,
+    printcolumn = r#"{"name": "READY", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status",
+        "description": "Whether the object is in the state that its spec describes."}"#,
+    printcolumn = r#"{"name": "REASON", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].reason",
+        "description": "Why it is or is not: see the message of condition Ready."}"#,
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]

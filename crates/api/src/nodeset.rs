@@ -42,6 +42,7 @@ pub const MAX_ORDINAL_PADDING: usize = 20;
     doc = "Slurm nodes of one shape: pods that run slurmd and register with a Controller.",
     derive = "Default",
     derive = "PartialEq",
+    category = "slurm",
     schema = "disabled",
     scale(
         spec_replicas_path = ".spec.replicas",
@@ -56,6 +57,8 @@ pub const MAX_ORDINAL_PADDING: usize = 20;
         "description": "Pods of the newest revision."}"#,
     printcolumn = r#"{"name": "READY", "type": "integer", "jsonPath": ".status.readyReplicas",
         "description": "Pods that are ready."}"#,
+    printcolumn = r#"{"name": "REASON", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].reason",
+        "description": "Why it is or is not: see the message of condition Ready."}"#,
     printcolumn = r#"{"name": "IDLE", "type": "integer", "jsonPath": ".status.slurmIdle", "priority": 1,
         "description": "Slurm nodes without a job."}"#,
     printcolumn = r#"{"name": "ALLOCATED", "type": "integer", "jsonPath": ".status.slurmAllocated", "priority": 1,

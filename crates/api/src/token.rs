@@ -36,11 +36,16 @@ pub const DEFAULT_USERNAME: &str = "nobody";
     doc = "A JSON web token for a Slurm user, stored in a Secret and renewed before it expires.",
     derive = "Default",
     derive = "PartialEq",
+    category = "slurm",
     schema = "disabled",
     printcolumn = r#"{"name": "USER", "type": "string", "jsonPath": ".spec.username",
         "description": "Slurm user of the token."}"#,
     printcolumn = r#"{"name": "IAT", "type": "date", "jsonPath": ".status.issuedAt",
         "description": "Time at which the current token was issued."}"#,
+    printcolumn = r#"{"name": "READY", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status",
+        "description": "Whether the object is in the state that its spec describes."}"#,
+    printcolumn = r#"{"name": "REASON", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].reason",
+        "description": "Why it is or is not: see the message of condition Ready."}"#,
     printcolumn = r#"{"name": "AGE", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]

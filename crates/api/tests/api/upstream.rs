@@ -302,7 +302,7 @@ fn kinds_have_upstreams_names_and_columns() {
             (plural, kind.to_lowercase())
         );
         assert_eq!(names.short_names.unwrap().join(" "), short_names, "{kind}");
-        assert_eq!(names.categories, None);
+        assert_eq!(names.categories.unwrap(), ["slurm"], "ours: kubectl get slurm");
         let [version] = crd.spec.versions.as_slice() else {
             panic!("{kind} has one version")
         };
@@ -310,7 +310,10 @@ fn kinds_have_upstreams_names_and_columns() {
             (version.name.as_str(), version.served, version.storage),
             ("v1beta1", true, true)
         );
-        let found = version.additional_printer_columns.iter().flatten().map(|column| {
+        let columns_found = version.additional_printer_columns.iter().flatten();
+        let (ours, theirs): (Vec<_>, Vec<_>) = columns_found.partition(|column| column.json_path.contains("@.type=="));
+        assert!(ours.iter().any(|column| column.name == "REASON"), "{kind}");
+        let found = theirs.iter().map(|column| {
             let priority = column.priority.unwrap_or(0);
             let all = format!("{}:{}:{}:{priority}", column.name, column.type_, column.json_path);
             if all == "AGE:date:.metadata.creationTimestamp:0" {

@@ -86,8 +86,7 @@ problem, and the remedy; the reason is one of the words below, for programs and 
 Where the tables name no status, `Ready`, `Progressing` and `ConfigurationApplied` are `False` for the reason, and other conditions are `True`.
 
 ```bash
-kubectl get controllers,nodesets,partitions,restapis,loginsets,accountings,tokens -A \\
-  -o jsonpath='{range .items[*]}{.kind} {.metadata.name}: {.status.conditions[?(@.type==\"Degraded\")].reason}{\"\\n\"}{end}'
+kubectl get slurm --all-namespaces      # READY and REASON of every object
 kubectl wait controller/slurm --for=condition=Ready --timeout=5m
 ```
 ";
