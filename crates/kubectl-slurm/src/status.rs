@@ -36,6 +36,9 @@ const WRONG_WHEN_TRUE: [&str; 8] = [
 /// Conditions that are never problems.
 const NEUTRAL: [&str; 2] = ["Progressing", "ReservationCreated"];
 
+/// Reasons why a Controller is not ready although its slurmctld serves, with the last good configuration.
+const HELD: [&str; 4] = ["ConfigRejected", "WaitsForJobs", "WaitsForAccounting", "WaitsForNodes"];
+
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Status {
@@ -43,6 +46,8 @@ pub(crate) struct Status {
     cluster: String,
     cluster_name: String,
     ready: bool,
+    /// Changes of the configuration that are held, if nothing else keeps the cluster from being ready.
+    held: usize,
     message: String,
     configuration: Vec<(String, String)>,
     node_sets: Vec<NodeSetView>,
@@ -116,15 +121,21 @@ fn build_status(cluster: &Cluster, live: Option<&Live>, pods: &[Pod]) -> Status 
             .or_default() += 1;
     }
     let ready = status.conditions.iter().find(|condition| condition.type_ == READY);
+    let is_held = |ready: &Condition| ready.status == ConditionStatus::False && HELD.contains(&ready.reason.as_str());
+    let configuration_status = status.configuration.as_ref();
+    let applied = configuration_status.filter(|it| it.applied.is_some() && ready.is_some_and(is_held));
+    let held = applied.map_or(0, |configuration| configuration.held_inputs.len());
     Status {
         namespace: cluster.namespace(),
         cluster: cluster.name(),
         cluster_name: cluster.controller.cluster_name(),
         ready: ready.is_some_and(|ready| ready.status == ConditionStatus::True),
-        message: ready.map_or_else(
-            || "the operator has not reported on it yet; does it run?".to_owned(),
-            |ready| ready.message.clone(),
-        ),
+        held,
+        message: match ready {
+            None => "the operator has not reported on it yet; does it run?".to_owned(),
+            Some(_) if held > 0 => "serves with the last good configuration".to_owned(),
+            Some(ready) => ready.message.clone(),
+        },
         configuration: configuration(cluster),
         node_sets: cluster.node_sets.iter().map(view_node_set).collect(),
         partitions: view_partitions(cluster, live),
@@ -239,8 +250,13 @@ fn is_trouble(condition: &Condition) -> bool {
 
 fn render(status: &Status, wide: bool, colours: bool) -> String {
     let mut text = String::new();
-    let tone = if status.ready { Tone::Good } else { Tone::Bad };
-    let ready = tone.paint(if status.ready { "Ready" } else { "not ready" }, colours);
+    let (tone, ready) = match status.held {
+        0 if status.ready => (Tone::Good, "Ready".to_owned()),
+        0 => (Tone::Bad, "not ready".to_owned()),
+        1 => (Tone::Doubtful, "Ready, 1 change held".to_owned()),
+        held => (Tone::Doubtful, format!("Ready, {held} changes held")),
+    };
+    let ready = tone.paint(&ready, colours);
     let _ = writeln!(
         text,
         "Cluster {} (namespace {}, in Slurm {}): {ready}",
@@ -389,6 +405,33 @@ mod tests {
         }
         // Two conditions with one message are one problem.
         assert_eq!(status.troubles.len(), 1, "{:?}", status.troubles);
+    }
+
+    #[test]
+    fn a_cluster_that_serves_is_ready_although_a_change_is_held() {
+        let head = |reason: &str, held: Value| {
+            let mut cluster = cluster();
+            let status = cluster.controller.status.as_mut().unwrap();
+            let ready = json!({ "type": "Ready", "status": "False", "reason": reason, "message": "line 1: MaxJobCuont is no key",
+                "lastTransitionTime": "" });
+            status.conditions[0] = serde_json::from_value(ready).unwrap();
+            let configuration = status.configuration.as_mut().unwrap();
+            configuration.held_inputs = serde_json::from_value(held).unwrap();
+            let text = render(&build_status(&cluster, None, &[]), false, false);
+            text.lines().take(2).collect::<Vec<_>>().join("\n")
+        };
+        let one = json!([{ "source": "spec.extraConf", "reason": "ConfigRejected", "message": "line 1" }]);
+        let cluster = "Cluster slurm (namespace hpc, in Slurm hpc_slurm)";
+        assert_eq!(
+            head("ConfigRejected", one.clone()),
+            format!("{cluster}: Ready, 1 change held\n  slurmctld      serves with the last good configuration")
+        );
+        let away = head("SlurmctldAway", one);
+        assert_eq!(
+            away,
+            format!("{cluster}: not ready\n  slurmctld      line 1: MaxJobCuont is no key")
+        );
+        assert!(head("ConfigRejected", json!([])).contains("not ready"));
     }
 
     #[test]
