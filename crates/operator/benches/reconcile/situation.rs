@@ -240,6 +240,7 @@ impl World {
             propagated_conditions: Vec::new(),
             crds_outdated: false,
             empty_since: None,
+            last_seen: std::collections::BTreeMap::new(),
         };
         let set = self.caches.node_sets.get(NAMESPACE, NAME);
         let set = set.context("the NodeSet is not there")?;
