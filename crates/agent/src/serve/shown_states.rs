@@ -15,7 +15,7 @@ use super::Services;
 use super::slurm_tools::read;
 
 /// When slurmctld was started, and its process, which a reconfigure replaces.
-type Process = (u64, Option<i32>);
+pub(super) type Process = (u64, Option<i32>);
 
 /// States by the names of partitions.
 pub(super) type States = BTreeMap<String, BTreeSet<PartitionStateName>>;
@@ -40,6 +40,14 @@ impl ShownStates {
             let mut states = before.remove(&partition.name).unwrap_or_default();
             states.insert(state);
             self.states.insert(partition.name.clone(), states);
+        }
+    }
+
+    /// The agent reconfigured slurmctld and sets manual states again, so the new process has had the states of the old one.
+    fn carry_over(&mut self, before: Process, after: Process) {
+        let (is_same_run, is_of_this) = (before.0 == after.0, self.process == Some(before));
+        if is_same_run && is_of_this {
+            self.process = Some(after);
         }
     }
 
@@ -70,7 +78,14 @@ impl Services {
         process.map_or_else(States::new, |process| self.shown_states().of(process, revision))
     }
 
-    async fn process(&self) -> Option<Process> {
+    /// Notes that the agent has reconfigured slurmctld, whose process was this one before.
+    pub(super) async fn carry_over_states(&self, before: Option<Process>) {
+        if let (Some(before), Some(after)) = (before, self.process().await) {
+            self.shown_states().carry_over(before, after);
+        }
+    }
+
+    pub(super) async fn process(&self) -> Option<Process> {
         let state = self.supervisor.state().await.ok()?;
         Some((state.daemon.since?, state.daemon.pid))
     }

@@ -179,8 +179,10 @@ impl ConfigWriter {
             sequence = live.summary.sequence,
             rolling_back, "reconfiguring slurmctld"
         );
+        let process = self.services.process().await;
         match self.services.supervisor.reconfigure(RECONFIGURE_TIMEOUT).await {
             Ok(Reconfigured::Done) => {
+                self.services.carry_over_states(process).await;
                 self.rollout = Some(rollout);
                 Duration::ZERO
             }

@@ -250,6 +250,27 @@ async fn a_partition_that_is_opened_while_its_manual_state_is_written_stays_open
     }
 }
 
+/// As above, and another change of the configuration comes first.
+#[tokio::test]
+async fn a_state_that_was_shown_counts_after_a_reconfigure_by_the_agent() {
+    let pod = Pod::running(&revision(1, BEFORE)).await;
+    pod.scontrol();
+    let order = async |state| pod.slurmctld().update_partition(&set_state(state)).await.unwrap();
+    let state = || pod.partition("a").unwrap().state.name();
+    order(PartitionStateName::Drain).await;
+    pod.client().partitions().await.unwrap();
+    let other = format!("{BEFORE}MaxJobCount=5\n");
+    assert_eq!(pod.push(&revision(2, &other)).await.action, Action::Reconfigure);
+    assert_eq!(state(), Some(PartitionStateName::Drain));
+    order(PartitionStateName::Up).await;
+    let by_hand = Revision {
+        closed_by_hand: BTreeSet::from(["a".to_owned()]),
+        ..revision(3, &other.replace("Default=YES", "Default=YES State=DRAIN"))
+    };
+    assert_eq!(pod.push(&by_hand).await.outcome, Outcome::Applied);
+    assert_eq!(state(), Some(PartitionStateName::Up));
+}
+
 #[tokio::test]
 async fn the_next_agent_closes_a_manually_closed_partition_again() {
     for whole_pod in [false, true] {
