@@ -149,13 +149,13 @@ pub fn observe(
     // In this order, a pod that loses its owner meanwhile is in both lists rather than in neither.
     let pods = caches.pods.owned_by(&uid);
     let (orphans, foreign_hostnames) = observe_foreign_pods(caches, &nodeset);
-    let records = observe_records(&nodeset, &pods, &knowledge);
     let mut last_seen = std::mem::take(&mut environment.last_seen);
+    let records = observe_records(&nodeset, &pods, &knowledge, &last_seen);
     if knowledge.known().is_some() {
         // Names that nothing needs any more are forgotten.
-        last_seen.retain(|name, _| records.contains_key(name));
+        last_seen.retain(|name, last| records.contains_key(name) || !last.is_past(now));
     }
-    note_workers(&mut last_seen, &pods);
+    note_workers(&mut last_seen, &pods, now);
     let nodes = observe_nodes(caches, &nodeset, &pods, &records, &last_seen);
     let (slurm_key, sssd_conf, missing_secret) = observe_secrets(caches, &nodeset, controller.as_deref());
     Observed {
@@ -187,7 +187,12 @@ pub fn observe(
 }
 
 /// Returns the records that the operator's comment assigns to this NodeSet.
-fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) -> BTreeMap<String, Identity> {
+fn observe_records(
+    nodeset: &NodeSet,
+    pods: &[Arc<Pod>],
+    knowledge: &Knowledge,
+    last_seen: &BTreeMap<String, LastSeen>,
+) -> BTreeMap<String, Identity> {
     let uid = nodeset.uid().unwrap_or_default();
     let with_pod: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).slurm_name()).collect();
     let nodes = knowledge.known().into_iter().flat_map(|seen| seen.nodes.values());
@@ -195,18 +200,34 @@ fn observe_records(nodeset: &NodeSet, pods: &[Arc<Pod>], knowledge: &Knowledge) 
         let identity = Identity::parse(&node.comment).filter(|_| node.comment.contains(&uid))?;
         (identity.node_set_uid == uid).then_some(identity)
     };
+    // A killed slurmctld may have forgotten the comment, and that the record was deleted.
     let has_ordinals = nodeset.spec.scaling_mode() == ScalingMode::StatefulSet;
-    let (namespace, prefix) = (nodeset.namespace(), format!("{}-", nodeset.name_any()));
+    let (namespace, prefix) = (
+        nodeset.namespace().unwrap_or_default(),
+        format!("{}-", nodeset.name_any()),
+    );
     let leaving = |node: &slurm::Node| {
-        let is_left = has_ordinals && node.comment.is_empty() && (node.state.is_drain() || node.state.is_down());
+        let is_left = has_ordinals && (node.state.is_drain() || node.state.is_down());
         let identity = Identity::of_leaving(&node.reason).filter(|_| is_left)?;
         let ordinal = identity.pod_name.strip_prefix(&prefix)?;
-        let is_ours = Some(&identity.namespace) == namespace.as_ref() && ordinal.parse::<u32>().is_ok();
-        is_ours.then_some(identity)
+        (identity.namespace == namespace && ordinal.parse::<u32>().is_ok()).then_some(identity)
+    };
+    let ended = |node: &slurm::Node| {
+        let pod = last_seen.get(&node.name)?.ended_pod()?;
+        Some(Identity {
+            namespace: namespace.clone(),
+            pod_name: pod.to_owned(),
+            ..Identity::default()
+        })
+    };
+    let forgotten = |node: &slurm::Node| {
+        leaving(node)
+            .or_else(|| ended(node))
+            .filter(|_| node.comment.is_empty())
     };
     nodes
         .filter(|node| node.state.is_dynamic() && !with_pod.contains(node.name.as_str()))
-        .filter_map(|node| Some((node.name.clone(), described(node).or_else(|| leaving(node))?)))
+        .filter_map(|node| Some((node.name.clone(), described(node).or_else(|| forgotten(node))?)))
         .collect()
 }
 

@@ -49,6 +49,9 @@ const LEAVING_REASON: &str = "is pending termination for";
 /// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 or 50 s by default).
 const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
+/// How long a slurmctld that was killed before it had saved a deletion may take to be back.
+const REMEMBERED: SignedDuration = SignedDuration::from_mins(10);
+
 /// Why a worker is known to be dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
@@ -62,8 +65,8 @@ pub struct Death {
 pub enum LastSeen {
     /// Its pod was on this Kubernetes node.
     On(String),
-    /// The kubelet reported that it had ended for good.
-    Ended,
+    /// The kubelet reported that its pod had ended for good.
+    Ended { pod: String, at: Timestamp },
 }
 
 impl LastSeen {
@@ -71,7 +74,23 @@ impl LastSeen {
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::On(node) => Some(node),
-            Self::Ended => None,
+            Self::Ended { .. } => None,
+        }
+    }
+
+    /// The name of its pod, if that has ended.
+    pub fn ended_pod(&self) -> Option<&str> {
+        match self {
+            Self::On(_) => None,
+            Self::Ended { pod, .. } => Some(pod),
+        }
+    }
+
+    /// Whether it ended so long ago that no slurmctld remembers its record any more, unless that is in use.
+    pub fn is_past(&self, now: Timestamp) -> bool {
+        match self {
+            Self::On(_) => true,
+            Self::Ended { at, .. } => now.duration_since(*at) > REMEMBERED,
         }
     }
 }
@@ -182,16 +201,20 @@ fn has_ended(observed: &Observed, hostname: &str) -> bool {
             has_ended || death_of_node(host, observed.nodes.get(host).map(AsRef::as_ref)).is_some()
         })
     };
-    observed.last_seen.get(hostname) == Some(&LastSeen::Ended) || observed.knowledge.known().is_some_and(is_shown)
+    let last = observed.last_seen.get(hostname);
+    last.is_some_and(|last| last.ended_pod().is_some()) || observed.knowledge.known().is_some_and(is_shown)
 }
 
 /// Notes what this process sees of workers. Without Slurm nothing else has the place of a pod that is gone, and Slurm does not
 /// show that the worker of a node that a person drained has ended.
-pub fn note_workers(last_seen: &mut BTreeMap<String, LastSeen>, pods: &[Arc<Pod>]) {
+pub fn note_workers(last_seen: &mut BTreeMap<String, LastSeen>, pods: &[Arc<Pod>], now: Timestamp) {
     for worker in pods.iter().map(|pod| Worker(pod)) {
         let Some(name) = worker.slurm_name() else { continue };
         let last = match worker.kubernetes_node() {
-            _ if has_ended_for_good(worker) => Some(LastSeen::Ended),
+            _ if has_ended_for_good(worker) => Some(LastSeen::Ended {
+                pod: worker.name().to_owned(),
+                at: now,
+            }),
             node => node.map(|node| LastSeen::On(node.to_owned())),
         };
         match last {
@@ -321,7 +344,8 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
         // The record may be older than the status's note about the last worker of that name.
         let may_be_alive = identity.node.is_empty() || may_be_alive_on(observed, name).is_some();
         let death = death_of_node(&identity.node, host).filter(|_| !may_be_alive);
-        let was_planned = is_operator_reason(&node.reason) && node.reason.contains(LEAVING_REASON);
+        // Without a comment, slurmctld has forgotten that the record was described or deleted.
+        let was_planned = node.comment.is_empty() || is_orderly_end(&node.reason);
         let is_planned = was_planned && !node.state.is_busy();
         if let Some(death) = &death
             && let Some(down) = down(node, death, None, is_planned)
@@ -344,6 +368,12 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
             plan.requeue = plan.requeue.map(|requeue| requeue.min(RECORD_REQUEUE));
         }
     }
+}
+
+/// Whether the operator drained the worker to remove it, or its preStop hook set the node down.
+fn is_orderly_end(reason: &str) -> bool {
+    let is_leaving = reason.contains(LEAVING_REASON);
+    is_operator_reason(reason) && (is_leaving || reason.contains(TERMINATING))
 }
 
 /// Resumes nodes whose workers are back. A resume also makes slurmd register, which ends copies of jobs that Slurm has

@@ -42,6 +42,7 @@ fn done(set: Value, hosts: Vec<Value>, record: &Value, jobs: &Value) -> String {
 
 #[test]
 fn records_without_pods_go_by_policy() {
+    let by_hook = "slurm-operator: Pod is terminating : Not responding";
     let set = |policy: &str| nodeset(&json!({ "replicas": 0, "pruneSlurmNodeRecords": policy }));
     let by_plan = "slurm-operator: Pod (slurm/compute-7) is pending termination for scale-in";
     for (policy, record, expected) in [
@@ -49,6 +50,7 @@ fn records_without_pods_go_by_policy() {
         ("Never", record(DOWN, LOST, "compute"), ""),
         // A record that stayed for a job is deleted later.
         ("Never", record(DOWN, by_plan, "compute"), "forget compute-7"),
+        ("Never", record(DOWN, by_hook, "compute"), "forget compute-7"),
         // It is dead, and is set down first.
         ("Never", record(IDLE, "", "compute"), "down compute-7"),
         ("NodeNotFound", record(DOWN, LOST, "another"), ""),
@@ -263,6 +265,28 @@ fn the_name_of_a_pod_that_was_seen_ended_is_used_at_once() {
         let successor = observe(&gone.last_seen, vec![worker(0)]);
         assert_eq!(successor.last_seen["compute-0"], LastSeen::On("k1".to_owned()));
     }
+}
+
+/// The machine with slurmctld and its agent fails just after a worker was removed.
+#[test]
+fn a_record_whose_deletion_was_forgotten_is_deleted_again() {
+    let observe = |before: &BTreeMap<String, LastSeen>, pods: Vec<Value>, record: &Value| {
+        let set = nodeset(&json!({ "replicas": 0 }));
+        let all = [vec![controller(), slurm_key(), set, host("k1")], pods].concat();
+        observed_after(before, "compute", all, known(record, &json!([])))
+    };
+    let statuses = json!([{ "name": "slurmd", "state": { "terminated": { "exitCode": 0 } } }]);
+    let ending = with(terminating(worker(7)), &[("/status/containerStatuses", statuses)]);
+    let mut forgotten = record(DOWN, "Not responding", "compute");
+    forgotten["comment"] = json!("");
+    let first = observe(&BTreeMap::new(), vec![ending], &forgotten);
+    for (before, expected) in [(&first.last_seen, vec!["forget compute-7"]), (&BTreeMap::new(), vec![])] {
+        let again = observe(before, vec![], &forgotten);
+        assert_eq!(steps(&plan(&again)), expected);
+    }
+    let mut of_a_person = forgotten;
+    of_a_person["comment"] = json!("mine");
+    assert_eq!(steps(&plan(&observe(&first.last_seen, vec![], &of_a_person))), [""; 0]);
 }
 
 /// Slurm stops responding before Kubernetes notices that the node is unreachable, as when slurmctld was on the same node.
