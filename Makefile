@@ -112,9 +112,10 @@ bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md)
 valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
-lint: lint-workflows ## Format, clippy, spelling, workflows, READMEs of charts, one version, dependencies: licences, sources, unused ones
+lint: lint-workflows ## Format, clippy, spelling, links, workflows, READMEs of charts, one version, dependencies (licences, sources)
 	@hack/check-version >/dev/null
 	@hack/chart-readmes --check
+	@hack/check-links
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	PATH="$$(hack/tools cargo-deny $(CARGO_DENY_VERSION)):$$PATH" cargo-deny --all-features check bans licenses sources
