@@ -8,6 +8,7 @@ TESTBED := $(TARGET)/testbed
 CARGO_DENY_VERSION := 0.20.2
 CARGO_MACHETE_VERSION := 0.9.2
 TYPOS_VERSION := 1.52.0
+MDBOOK_VERSION := 0.5.4
 ACTIONLINT_VERSION := v1.7.12
 # Independent tests run in parallel. They wait for the cluster most of the time, so more threads than cores are useful.
 E2E_THREADS ?= 6
@@ -21,7 +22,7 @@ TIMINGS := $(CURDIR)/target/timings
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
 .PHONY: help up down env test test-unit test-charts test-e2e test-chaos chaos simulate crash-points replay defects
-.PHONY: bench lint lint-workflows chart-readmes images build operator valgrind release-test
+.PHONY: bench lint lint-workflows chart-readmes docs images build operator valgrind release-test
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -112,7 +113,7 @@ bench: build operator valgrind ## Measure against baselines (docs/benchmarks.md)
 valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qq --yes valgrind >/dev/null; }
 
-lint: lint-workflows ## Format, clippy, spelling, links, workflows, READMEs of charts, one version, dependencies (licences, sources)
+lint: lint-workflows ## Format, clippy, spelling, links, workflows, READMEs of charts, one version, dependencies: licences, sources, unused
 	@hack/check-version >/dev/null
 	@hack/chart-readmes --check
 	@hack/check-links
@@ -129,6 +130,10 @@ lint-workflows: ## Check the workflows of GitHub Actions (.github/workflows) wit
 
 chart-readmes: ## Generate the READMEs of the charts from the comments in their values.yaml
 	@hack/chart-readmes
+
+# Without mdbook's server and its watch of files, which need many more dependencies.
+docs: ## Build the documentation as a site in target/site and check its links
+	@PATH="$$(hack/tools mdbook $(MDBOOK_VERSION) --no-default-features --features search):$$PATH" hack/docs
 
 images: build ## Build Kubernetes and the container images without starting anything
 	$(TESTBED) build
