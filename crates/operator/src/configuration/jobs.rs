@@ -14,27 +14,26 @@ use crate::cluster::Knowledge;
 pub(crate) const NOT_READ: &str = "they have not been read yet";
 
 /// Returns what a change must wait for, if anything, and whether that is only the poll in progress. Unknown jobs count as
-/// jobs, and so do jobs that only slurmrestd has listed, and slurmctld's refusal to delete a partition.
+/// jobs, and so does slurmctld's refusal to delete a partition.
 pub(crate) fn waits_for(part: &Part, knowledge: &Knowledge, in_use: &[PartitionInUse]) -> Option<(String, bool)> {
     if let Some(partition) = in_use.iter().find(|partition| removes(&part.subject, &partition.name)) {
         return Some((format!("slurmctld does not delete it: {}", partition.why), false));
     }
-    let unknown = |why: &str| Some((format!("it is not known whether there are any: {why}"), false));
-    let seen = match knowledge {
-        Knowledge::Unknown { why } => return unknown(why),
-        Knowledge::Known(seen) => seen,
-    };
-    let Some(jobs) = &seen.jobs else {
-        return Some((NOT_READ.to_owned(), true));
+    let jobs = match knowledge {
+        Knowledge::Unknown { why } => {
+            return Some((format!("it is not known whether there are any: {why}"), false));
+        }
+        Knowledge::Known(seen) => match &seen.jobs {
+            None => return Some((NOT_READ.to_owned(), true)),
+            Some(jobs) => jobs,
+        },
     };
     let affected: BTreeSet<u64> = jobs
         .iter()
         .filter(|job| affects(&part.subject, job))
         .map(|job| job.id)
         .collect();
-    let Some(first) = affected.first() else {
-        return seen.doubt().and_then(unknown);
-    };
+    let first = affected.first()?;
     // The number of jobs changes often, and every change of the message is a write.
     let message = if affected.len() > 1 {
         format!("job {first} and others are there")
@@ -89,7 +88,7 @@ mod tests {
     use slurm::conf::{Changes, Configuration};
 
     use super::*;
-    use crate::cluster::{Seen, Source};
+    use crate::cluster::Seen;
 
     const LIVE: &str =
         "ClusterName=c\nGresTypes=gpu\nNodeName=n[1-4] CPUs=4\nPartitionName=a Nodes=ALL\nPartitionName=b Nodes=ALL\n";
@@ -108,7 +107,6 @@ mod tests {
     fn with(jobs: &[Value]) -> Knowledge {
         let mut seen = Seen::of_nodes(Vec::new(), "2026-01-02T00:00:00Z".parse().unwrap());
         seen.jobs = Some(serde_json::from_value(json!(jobs)).unwrap());
-        seen.source = Source::Agent;
         Knowledge::Known(seen.into())
     }
 
@@ -149,10 +147,6 @@ mod tests {
         );
         let unread = Knowledge::Known(Seen::of_nodes(Vec::new(), "2026-01-02T00:00:00Z".parse().unwrap()).into());
         assert!(waits_for(&part, &unread, &[]).unwrap().1);
-        let mut of_slurmrestd = with(&[]).known().unwrap().clone();
-        of_slurmrestd.source = Source::Unsigned;
-        let (why, soon) = waits_for(&part, &Knowledge::Known(of_slurmrestd.into()), &[]).unwrap();
-        assert!(why.contains("is not signed") && !soon, "{why}");
     }
 
     #[test]
