@@ -217,8 +217,8 @@ impl History {
         self.suffer(fault);
     }
 
-    /// Brings the next kind of effect about, and strikes it with the next two kinds of faults. Histories of consecutive seeds go on where the
-    /// last one ended.
+    /// Brings the next kind of effect about, and strikes it with the next two kinds of faults. Histories of consecutive seeds go
+    /// on where the last one ended.
     async fn strike_pair(&mut self, event: u64) {
         let faults = Fault::of_each_kind(&self.random);
         let number = usize::try_from(self.seed * EVENTS + event).unwrap();

@@ -45,16 +45,16 @@ impl ShownStates {
 
     /// The agent reconfigured slurmctld and sets manual states again, so the new process has had the states of the old one.
     fn carry_over(&mut self, before: Process, after: Process) {
-        let (is_same_run, is_of_this) = (before.0 == after.0, self.process == Some(before));
-        if is_same_run && is_of_this {
+        let is_same_run = before.0 == after.0;
+        if is_same_run && self.process == Some(before) {
             self.process = Some(after);
         }
     }
 
     fn of(&self, process: Process, revision: &Revision) -> States {
-        let mut states = self.states.clone();
-        states.retain(|name, _| self.process == Some(process) && revision.closed_by_hand.contains(name));
-        states
+        let states = self.states.iter().filter(|_| self.process == Some(process));
+        let manual = states.filter(|(name, _)| revision.closed_by_hand.contains(*name));
+        manual.map(|(name, states)| (name.clone(), states.clone())).collect()
     }
 }
 

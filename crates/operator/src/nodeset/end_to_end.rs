@@ -177,6 +177,17 @@ impl World {
         world
     }
 
+    /// With as many workers, all of them idle.
+    async fn with_idle(replicas: u32) -> Self {
+        let world = Self::new(fresh_nodeset(replicas)).await;
+        world
+            .until("counted", |world| {
+                world.nodeset().unwrap()["status"]["slurmIdle"] == replicas
+            })
+            .await;
+        world
+    }
+
     /// Without an operator and kubelets.
     async fn stopped(nodeset: Value) -> Self {
         let server = FakeServer::new();
@@ -370,10 +381,7 @@ async fn a_set_is_scaled_out_and_in_without_losing_a_job_and_is_quiet_in_between
 
 #[tokio::test]
 async fn while_slurm_is_silent_workers_are_made_and_none_is_removed() {
-    let world = World::new(fresh_nodeset(1)).await;
-    world
-        .until("counted", |world| world.nodeset().unwrap()["status"]["slurmIdle"] == 1)
-        .await;
+    let world = World::with_idle(1).await;
     world.agent.slurm().silent = true;
     world.scale(3);
     world.until("three workers", |world| world.workers().len() == 3).await;
@@ -389,10 +397,7 @@ async fn while_slurm_is_silent_workers_are_made_and_none_is_removed() {
 
 #[tokio::test]
 async fn an_order_that_slurm_refuses_is_not_repeated_without_a_pause() {
-    let world = World::new(fresh_nodeset(2)).await;
-    world
-        .until("counted", |world| world.nodeset().unwrap()["status"]["slurmIdle"] == 2)
-        .await;
+    let world = World::with_idle(2).await;
     world.agent.slurm().refuses_drains = true;
     // The NodeSet follows jobs, so every poll wakes it.
     world.agent.slurm().jobs.insert(7, "compute-1".to_owned());

@@ -4,6 +4,8 @@
 use api::keys;
 use serde::{Deserialize, Serialize};
 
+use super::plan::LEAVING_REASON;
+
 /// The owner of a Slurm node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -30,7 +32,7 @@ impl Identity {
     /// killed may remember the drain and neither the comment, nor that the record was deleted.
     pub fn of_leaving(reason: &str) -> Option<Self> {
         let words = reason.strip_prefix(keys::NODE_REASON_PREFIX)?.strip_prefix("Pod (")?;
-        let (pod, _) = words.split_once(") is pending termination for ")?;
+        let (pod, _) = words.split_once(LEAVING_REASON)?;
         let (namespace, pod_name) = pod.split_once('/')?;
         Some(Self {
             namespace: namespace.to_owned(),

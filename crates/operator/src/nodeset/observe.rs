@@ -186,7 +186,7 @@ pub fn observe(
     }
 }
 
-/// Returns the records that the operator's comment assigns to this NodeSet.
+/// Returns the records of this NodeSet: by the operator's comment, or what is left if slurmctld has forgotten that.
 fn observe_records(
     nodeset: &NodeSet,
     pods: &[Arc<Pod>],
@@ -197,8 +197,9 @@ fn observe_records(
     let with_pod: BTreeSet<&str> = pods.iter().filter_map(|pod| Worker(pod).slurm_name()).collect();
     let nodes = knowledge.known().into_iter().flat_map(|seen| seen.nodes.values());
     let described = |node: &slurm::Node| {
-        let identity = Identity::parse(&node.comment).filter(|_| node.comment.contains(&uid))?;
-        (identity.node_set_uid == uid).then_some(identity)
+        // Comments of other NodeSets are not parsed.
+        let comment = Some(&node.comment).filter(|comment| comment.contains(&uid))?;
+        Identity::parse(comment).filter(|identity| identity.node_set_uid == uid)
     };
     // A killed slurmctld may have forgotten the comment, and that the record was deleted.
     let has_ordinals = nodeset.spec.scaling_mode() == ScalingMode::StatefulSet;
@@ -221,9 +222,8 @@ fn observe_records(
         })
     };
     let forgotten = |node: &slurm::Node| {
-        leaving(node)
-            .or_else(|| ended(node))
-            .filter(|_| node.comment.is_empty())
+        let node = Some(node).filter(|node| node.comment.is_empty())?;
+        leaving(node).or_else(|| ended(node))
     };
     nodes
         .filter(|node| node.state.is_dynamic() && !with_pod.contains(node.name.as_str()))

@@ -159,7 +159,7 @@ impl World {
         self.tell(format!("{node} is short of memory: its kubelet evicts {name}"));
         self.lose_worker(&name);
         self.taint(&node, PRESSURE, &["NoSchedule"]);
-        self.fail_pod(&name, "Evicted", "The node was low on resource: memory.");
+        self.report_eviction(&name);
         sleep(time).await;
         self.taint(&node, PRESSURE, &[]);
     }

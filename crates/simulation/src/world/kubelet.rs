@@ -192,7 +192,7 @@ impl World {
                 drop(pods);
                 // etcd was restored from a time before the pod failed.
                 if !matches!(text(pod, "/status/phase").as_str(), "Failed" | "Succeeded") {
-                    self.fail_pod(&name_of(pod), "Evicted", "The node was low on resource: memory.");
+                    self.report_eviction(&name_of(pod));
                 }
             }
             Content::Slurmctld(slurmctld) => {
@@ -346,8 +346,8 @@ impl World {
         self.set_status("pods", &name_of(&pod), &json!({ "conditions": conditions }));
     }
 
-    /// The kubelet reports that a pod has ended for good.
-    pub(super) fn fail_pod(&self, name: &str, reason: &str, message: &str) {
+    /// The kubelet reports that it has evicted a pod, whose containers have ended, because the node is short of memory.
+    pub(super) fn report_eviction(&self, name: &str) {
         let Ok(pod) = self.get("pods", name) else { return };
         let mut statuses = pod["status"]["containerStatuses"]
             .as_array()
@@ -357,7 +357,9 @@ impl World {
             status["ready"] = false.into();
             status["state"] = json!({ "terminated": { "exitCode": 137, "reason": "Error", "finishedAt": rfc3339() } });
         }
-        let status = json!({ "phase": "Failed", "reason": reason, "message": message, "containerStatuses": statuses });
+        let message = "The node was low on resource: memory.";
+        let status =
+            json!({ "phase": "Failed", "reason": "Evicted", "message": message, "containerStatuses": statuses });
         self.set_status("pods", name, &status);
         self.set_ready(&pod, false);
     }

@@ -52,10 +52,13 @@ pub(super) fn plan_drains(situation: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
+/// Follows the pod in the drain reason of a leaving worker, before the purpose.
+pub const LEAVING_REASON: &str = ") is pending termination for ";
+
 /// Returns the drain reason of a leaving worker.
 pub fn reason_to_leave(namespace: &str, pod: &str, cause: Cause) -> String {
     let (prefix, purpose) = (keys::NODE_REASON_PREFIX, cause.purpose());
-    format!("{prefix}Pod ({namespace}/{pod}) is pending termination for {purpose}")
+    format!("{prefix}Pod ({namespace}/{pod}{LEAVING_REASON}{purpose}")
 }
 
 /// Plans the drain of a worker that leaves for a cause, or is cordoned.
@@ -204,8 +207,7 @@ pub(super) fn is_operator_reason(reason: &str) -> bool {
     let Some(words) = as_given(reason).strip_prefix(keys::NODE_REASON_PREFIX) else {
         return false;
     };
-    let about_pod = words.starts_with("Pod (")
-        && (words.ends_with(") was cordoned") || words.contains(") is pending termination for "));
+    let about_pod = words.starts_with("Pod (") && (words.ends_with(") was cordoned") || words.contains(LEAVING_REASON));
     let about_node = words.starts_with("Node (") && words.ends_with(") must be cordoned");
     about_pod || about_node || words == TERMINATING || words.starts_with("lost: ")
 }

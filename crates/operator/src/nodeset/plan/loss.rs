@@ -21,7 +21,7 @@ use slurm::{agent::Reason, node::Node as SlurmNode};
 use super::{
     Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerLoss, WorkerRemoval, cordon,
     departure::{REGISTERS_WITHIN, delete_unregistered},
-    drains::{has_manual_reason, has_operator_reason, is_operator_reason, is_slurm_reason},
+    drains::{LEAVING_REASON, has_manual_reason, has_operator_reason, is_operator_reason, is_slurm_reason},
     max_unavailable,
     scale::ScalePlan,
     stale_jobs,
@@ -44,8 +44,6 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(70);
 /// Nothing waits for the deletion of a record, and the list of jobs may be long.
 const RECORD_REQUEUE: Duration = Duration::from_mins(1);
-/// Part of the drain reason of a leaving worker.
-const LEAVING_REASON: &str = "is pending termination for";
 /// Slurm and Kubernetes may disagree about a node until Kubernetes has noticed that it is unreachable (40 or 50 s by default).
 const MISSED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
@@ -201,8 +199,8 @@ fn has_ended(observed: &Observed, hostname: &str) -> bool {
             has_ended || death_of_node(host, observed.nodes.get(host).map(AsRef::as_ref)).is_some()
         })
     };
-    let last = observed.last_seen.get(hostname);
-    last.is_some_and(|last| last.ended_pod().is_some()) || observed.knowledge.known().is_some_and(is_shown)
+    let ended = observed.last_seen.get(hostname).and_then(LastSeen::ended_pod);
+    ended.is_some() || observed.knowledge.known().is_some_and(is_shown)
 }
 
 /// Notes what this process sees of workers. Without Slurm nothing else has the place of a pod that is gone, and Slurm does not
@@ -372,8 +370,7 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
 
 /// Whether the operator drained the worker to remove it, or its preStop hook set the node down.
 fn is_orderly_end(reason: &str) -> bool {
-    let is_leaving = reason.contains(LEAVING_REASON);
-    is_operator_reason(reason) && (is_leaving || reason.contains(TERMINATING))
+    is_operator_reason(reason) && (reason.contains(LEAVING_REASON) || reason.contains(TERMINATING))
 }
 
 /// Resumes nodes whose workers are back. A resume also makes slurmd register, which ends copies of jobs that Slurm has

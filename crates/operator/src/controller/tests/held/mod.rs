@@ -119,7 +119,6 @@ fn all_text(files: &Files) -> String {
 fn jobs(jobs: &[Value]) -> Knowledge {
     let mut seen = Seen::of_nodes(Vec::new(), NOW.parse().unwrap());
     seen.jobs = Some(serde_json::from_value(json!(jobs)).unwrap());
-    seen.source = crate::cluster::Source::Agent;
     Knowledge::Known(seen.into())
 }
 
@@ -289,7 +288,6 @@ fn a_qos_goes_live_when_the_database_is_known_to_have_it() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         seen.qos = qos.map(|qos| qos.map(names).map_err(str::to_owned));
         seen.jobs = Some(Vec::new());
-        seen.source = crate::cluster::Source::Agent;
         Knowledge::Known(seen.into())
     };
     for (known, reason, soon, part) in [

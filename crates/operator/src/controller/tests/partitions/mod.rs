@@ -268,7 +268,6 @@ fn after(objects: Vec<Value>, now: Vec<Value>, states: &[(&str, &str)], jobs: Va
     observed.snapshot.lives = vec![(digest, "2026-01-02T00:00:30Z".parse().unwrap())];
     let mut seen = Seen::of_nodes(Vec::new(), read.parse().unwrap());
     seen.jobs = Some(serde_json::from_value(jobs).unwrap());
-    seen.source = crate::cluster::Source::Agent;
     let partition = |(name, state): &(&str, &str)| {
         let live = json!({ "name": name, "partition": { "state": [state] }, "nodes": { "configured": "" } });
         ((*name).to_owned(), serde_json::from_value(live).unwrap())
