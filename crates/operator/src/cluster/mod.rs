@@ -235,7 +235,7 @@ impl Clusters {
         lock(&self.cluster(controller).memory).revisions.note_sent(sent);
     }
 
-    /// Remembers the manual states, which Slurm has just shown.
+    /// Remembers the manual states that Slurm has shown.
     pub(crate) fn note_manual_states(&self, controller: &Key, states: ManualStates) {
         lock(&self.cluster(controller).memory).manual_states = Some(states);
     }

@@ -34,7 +34,7 @@ use crate::{
     partition::rules::{
         closing::{RetainedLines, find_retained},
         line::is_self_contained,
-        manual_state::{ManualStates, find_manual_states},
+        manual_state::{FoundStates, ManualState, ManualStates, find_manual_states},
         names::age,
     },
     reason,
@@ -54,6 +54,8 @@ pub(super) struct Gathered {
     pub(super) is_unsure: bool,
     /// Slurm was polled while slurmctld ran with the accepted revision, so that the manual states are all there are.
     pub(super) knows_states: bool,
+    /// See [`super::Outcome::remembered_states`].
+    pub(super) remembered_states: Option<ManualStates>,
     /// A decision depended on jobs or nodes in Slurm.
     pub(super) depends_on_slurm: bool,
 }
@@ -101,7 +103,14 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
     };
     let is_in_place = facts.method == Method::InPlace;
     let knows_states = seen.is_some_and(|seen| seen.partitions.is_some()) && is_in_place;
-    let (manual_states, is_unsure) = gather_manual_states(facts, &content, knows_states);
+    let found = gather_manual_states(facts, &content, knows_states);
+    let is_not_lifted = |(name, _): &(String, ManualState)| !found.lifted.contains(name);
+    let remembered_states = if knows_states {
+        Some(found.states.clone())
+    } else {
+        let remembered = snapshot.manual_states.clone();
+        remembered.map(|states| states.into_iter().filter(is_not_lifted).collect())
+    };
 
     // Jobs decide when a Partition is removed, and nodes decide when one is accepted.
     let depends_on_slurm = is_unrecorded
@@ -126,12 +135,13 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
     Gathered {
         held: unreadable.chain(refused).collect(),
         content: Content {
-            manual_states,
+            manual_states: found.states,
             ..content
         },
         findings,
-        is_unsure,
+        is_unsure: found.is_unsure,
         knows_states,
+        remembered_states,
         depends_on_slurm,
     }
 }
@@ -152,7 +162,7 @@ fn gather_retained(facts: &Facts, content: &Content) -> RetainedLines {
     find_retained(written, &kept, &node_sets.collect(), &before.retained, in_use, jobs)
 }
 
-fn gather_manual_states(facts: &Facts, content: &Content, knows_states: bool) -> (ManualStates, bool) {
+fn gather_manual_states(facts: &Facts, content: &Content, knows_states: bool) -> FoundStates {
     let seen = facts.snapshot.knowledge.known();
     // What was found may not be in an accepted revision yet. It is kept while Slurm does not respond.
     let found = facts.snapshot.manual_states.as_ref().filter(|_| !knows_states);

@@ -122,8 +122,9 @@ pub(crate) struct Outcome {
     pub(crate) partitions: PartitionReports,
     /// Partition states that people set in Slurm.
     pub(crate) manual_states: ManualStates,
-    /// They are all there are.
-    pub(crate) knows_states: bool,
+    /// The manual states to keep while Slurm does not respond: those it has shown last, without what was lifted since. They may not be
+    /// in an accepted revision yet.
+    pub(crate) remembered_states: Option<ManualStates>,
     /// Names of partitions that are kept only for their jobs.
     pub(crate) retained: Vec<String>,
     /// Slurm may have other states than written.
@@ -262,7 +263,7 @@ fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised)
             .into_iter()
             .collect(),
         manual_states: gathered.content.manual_states,
-        knows_states: gathered.knows_states,
+        remembered_states: gathered.remembered_states,
         is_unsure: gathered.is_unsure,
         depends_on_slurm: gathered.depends_on_slurm || revised.depends_on_slurm,
         doubts: revised.warnings,
@@ -281,7 +282,7 @@ fn keep(facts: &Facts, gathered: Gathered, finding: Option<Finding>) -> Outcome 
         findings: gathered.findings.into_iter().chain(finding).collect(),
         held: gathered.held,
         manual_states: gathered.content.manual_states,
-        knows_states: gathered.knows_states,
+        remembered_states: gathered.remembered_states,
         is_unsure: gathered.is_unsure,
         depends_on_slurm: gathered.depends_on_slurm,
         ..Outcome::default()

@@ -32,9 +32,8 @@ pub(super) async fn apply(context: &Context, writer: &Writer, controller: &Arc<C
     if let Some(hides) = configuration.hides_records {
         context.clusters.note_hidden_records(&key, hides);
     }
-    if configuration.knows_states {
-        let states = configuration.manual_states.clone();
-        context.clusters.note_manual_states(&key, states);
+    if let Some(states) = &configuration.remembered_states {
+        context.clusters.note_manual_states(&key, states.clone());
     }
     context
         .clusters

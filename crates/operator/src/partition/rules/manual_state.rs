@@ -4,7 +4,10 @@
 //! A manual state is lifted by `scontrol update … State=UP`, by another state in the source of the partition, or by the
 //! annotation [`annotations::RESUMED_AT`] on a Partition.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use api::{Partition, keys::annotations, partition::DriftPolicy};
 use jiff::Timestamp;
@@ -44,10 +47,19 @@ impl ManualState {
     }
 }
 
+/// The manual states, and what was learnt on the way.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct FoundStates {
+    pub(crate) states: ManualStates,
+    /// Partitions whose manual state, known before, was lifted in Kubernetes.
+    pub(crate) lifted: BTreeSet<String>,
+    /// Slurm has other states than written, but was polled before they were written.
+    pub(crate) is_unsure: bool,
+}
+
 /// Finds the manual states among the partitions that Slurm listed at a time (`live`). `is_fresh`: slurmctld ran with
 /// `written` at that time; `None` if what it ran with is not known, so that each state may be manual. `before` are the states known
 /// before, `wanted` is the slurm.conf that slurmctld should have.
-/// Returns also whether this is unsure: Slurm has other states than written, but was polled before they were written.
 pub(crate) fn find_manual_states(
     objects: &[Arc<Partition>],
     live: Option<(&BTreeMap<String, slurm::Partition>, Timestamp)>,
@@ -55,7 +67,7 @@ pub(crate) fn find_manual_states(
     written: Option<&Document>,
     before: &ManualStates,
     wanted: impl FnOnce() -> Document,
-) -> (ManualStates, bool) {
+) -> FoundStates {
     let written: Option<BTreeMap<&str, String>> = written.map(states);
     let is_changed = |(name, live): &(&str, String)| match &written {
         Some(written) => written.get(name).is_some_and(|written| written != live),
@@ -67,10 +79,10 @@ pub(crate) fn find_manual_states(
         .map(|(name, live)| (name.as_str(), live.state.to_string()))
         .filter(is_changed)
         .collect();
-    let (mut found, mut is_unsure) = (ManualStates::new(), false);
+    let mut found = FoundStates::default();
     // This is the usual case; the wanted slurm.conf is then not needed.
     if changed.is_empty() && before.is_empty() {
-        return (found, is_unsure);
+        return found;
     }
     let wanted = wanted();
     // The first object of each name.
@@ -80,8 +92,11 @@ pub(crate) fn find_manual_states(
         .collect();
     for (name, wanted) in states(&wanted) {
         let object = objects.get(name).copied();
-        let prior = before.get(name);
-        let prior = prior.filter(|prior| !prior.is_lifted(&wanted, object));
+        let prior = before.get(name).filter(|prior| {
+            let is_lifted = prior.is_lifted(&wanted, object);
+            found.lifted.extend(is_lifted.then(|| name.to_owned()));
+            !is_lifted
+        });
         let state = match changed.remove(name) {
             Some(state) if is_fresh => {
                 let is_stricter = strictness(&state) > strictness(&wanted);
@@ -93,14 +108,14 @@ pub(crate) fn find_manual_states(
                 })
             }
             Some(_) => {
-                is_unsure = true;
+                found.is_unsure = true;
                 prior.cloned()
             }
             None => prior.cloned(),
         };
-        found.extend(state.map(|state| (name.to_owned(), state)));
+        found.states.extend(state.map(|state| (name.to_owned(), state)));
     }
-    (found, is_unsure)
+    found
 }
 
 /// The states of all partitions of a slurm.conf.
@@ -201,10 +216,11 @@ mod tests {
             let live = live.collect();
             let live = Some((&live, SINCE.parse().unwrap()));
             let document = (!written.is_empty()).then(|| Document::parse(written));
-            let (found, is_unsure) = find_manual_states(&[], live, is_fresh, document.as_ref(), before, || {
+            let found = find_manual_states(&[], live, is_fresh, document.as_ref(), before, || {
                 Document::parse(wanted)
             });
-            assert_eq!((&found, is_unsure), expected, "{states:?} {is_fresh} {written}");
+            let found = (&found.states, found.is_unsure);
+            assert_eq!(found, expected, "{states:?} {is_fresh} {written}");
         }
     }
 

@@ -430,13 +430,36 @@ fn a_partition_stays_closed_if_the_record_of_the_live_revision_is_lost() {
 fn a_manual_state_that_is_not_accepted_yet_is_kept_while_slurm_does_not_respond() {
     let mut observed = after(cluster(""), cluster(""), &[("cpu", "DRAIN")], json!([]), READ);
     let found = plan(&observed).configuration;
-    assert!(found.knows_states);
-    observed.snapshot.manual_states = Some(found.manual_states);
+    assert_eq!(found.remembered_states, Some(found.manual_states));
+    observed.snapshot.manual_states = found.remembered_states;
     observed.snapshot.knowledge = Knowledge::default();
     let plan = plan(&observed);
-    assert!(!plan.configuration.knows_states);
     let conf = pushed_conf(&plan);
     assert!(line(&conf, "cpu").unwrap().contains("State=DRAIN"), "{conf}");
+}
+
+#[test]
+fn a_manual_state_that_was_lifted_in_kubernetes_does_not_return_while_slurm_does_not_respond() {
+    let mut observed = after(cluster(""), cluster(""), &[("cpu", "DRAIN")], json!([]), READ);
+    observed.snapshot.manual_states = plan(&observed).configuration.remembered_states;
+    observed.snapshot.knowledge = Knowledge::default();
+    let mut plan_with = |config: &str| {
+        let mut node_set = (*observed.inputs.node_sets[0]).clone();
+        node_set.spec.partition.as_mut().unwrap().config = Some(config.to_owned());
+        observed.inputs.node_sets[0] = Arc::new(node_set);
+        let plan = plan(&observed);
+        observed.snapshot.manual_states = plan.configuration.remembered_states.clone();
+        line(&pushed_conf(&plan), "cpu").unwrap().to_owned()
+    };
+    // The owner drains it as well, which lifts the manual state, and opens it later.
+    assert_eq!(
+        plan_with("MaxTime=5 State=DRAIN"),
+        "PartitionName=cpu Nodes=cpu MaxTime=5 State=DRAIN"
+    );
+    assert_eq!(
+        plan_with("MaxTime=5 State=UP"),
+        "PartitionName=cpu Nodes=cpu MaxTime=5 State=UP"
+    );
 }
 
 #[test]
