@@ -253,6 +253,21 @@ impl<'a> Checker<'a> {
         parts.collect()
     }
 
+    /// Those of them that a change of an input causes.
+    fn new_sensitive(&self, conf: &Configuration) -> BTreeMap<String, Part> {
+        let mut parts = self.sensitive(conf);
+        parts.retain(|name, _| !self.existing().changes.contains(name));
+        parts
+    }
+
+    /// Whether the files could end jobs, and only slurmrestd has shown that there are none.
+    pub(crate) fn is_unconfirmed(&self, draft: &Draft) -> bool {
+        let seen = self.facts.snapshot.knowledge.known();
+        seen.is_some_and(|seen| seen.doubt().is_some())
+            && self.force().is_some()
+            && !self.new_sensitive(&draft.conf).is_empty()
+    }
+
     /// A QOS that the database lacks passes a dry run and fails the reconfigure.
     fn waits_for_qos(&self, conf: &Configuration) -> Option<HoldReason> {
         self.facts.parent.controller.spec.accounting_name()?;
@@ -277,15 +292,11 @@ impl<'a> Checker<'a> {
 
     fn waits_for_jobs(&self, conf: &Configuration) -> Option<HoldReason> {
         let snapshot = self.facts.snapshot;
-        let parts = self.sensitive(conf);
-        let mut new = parts
-            .iter()
-            .filter(|(name, _)| !self.existing().changes.contains(*name))
-            .peekable();
-        if new.peek().is_some() {
+        let new = self.new_sensitive(conf);
+        if !new.is_empty() {
             self.depends_on_slurm.set(true);
         }
-        new.find_map(|(name, part)| {
+        new.iter().find_map(|(name, part)| {
             let (why, soon) = waits_for(part, &snapshot.knowledge, &snapshot.report.in_use)?;
             Some(HoldReason {
                 reason: reason::WAITS_FOR_JOBS,

@@ -116,6 +116,8 @@ impl Method {
 pub(super) struct Deployment<'a> {
     facts: &'a Facts<'a>,
     wanted: Digest,
+    /// See [`Goal::Confirmed`].
+    is_unconfirmed: bool,
     /// The agent to push to: that of the active slurmctld.
     target: Option<Target>,
     /// The agents of the standbys.
@@ -125,7 +127,7 @@ pub(super) struct Deployment<'a> {
 }
 
 impl<'a> Deployment<'a> {
-    pub(super) fn of(facts: &'a Facts<'a>, wanted: Digest) -> Self {
+    pub(super) fn of(facts: &'a Facts<'a>, wanted: Digest, is_unconfirmed: bool) -> Self {
         let Facts { inputs, snapshot, .. } = facts;
         let active = active_pod(&inputs.controller, &inputs.pods, &snapshot.report);
         let mut agents: Vec<Target> = inputs.pods.iter().filter_map(|pod| pods::agent_of(pod)).collect();
@@ -138,6 +140,7 @@ impl<'a> Deployment<'a> {
         Self {
             facts,
             wanted,
+            is_unconfirmed,
             standbys: agents,
             report: report.and_then(|(report, uid)| (report.pod == *uid).then_some(report)),
             target,
@@ -157,7 +160,9 @@ impl<'a> Deployment<'a> {
             .and_then(|(sent, key)| read_candidate(sent, &key))
             .unwrap_or(0);
         DeliveryChange::Deliver(Box::new(Wanted {
-            goal: if self.restarts_instead() {
+            goal: if self.is_unconfirmed {
+                Goal::Confirmed
+            } else if self.restarts_instead() {
                 Goal::Checked
             } else {
                 Goal::Live
@@ -220,7 +225,7 @@ impl<'a> Deployment<'a> {
     /// Whether that restart may happen now. An agent always runs, so there is always one to wait for.
     fn may_restart(&self) -> bool {
         let checked = self.report.and_then(|report| report.checked);
-        self.restarts_instead() && checked == Some(self.wanted)
+        self.restarts_instead() && checked == Some(self.wanted) && !self.is_unconfirmed
     }
 
     /// Returns the state of the newest revision, and the sequence under which it becomes the accepted one. `None` if the

@@ -217,7 +217,7 @@ fn take(facts: &Facts, uid: ControllerUid, gathered: Gathered, revised: Revised)
     let Draft {
         content, files, digest, ..
     } = revised.newest;
-    let deployment = Deployment::of(facts, digest);
+    let deployment = Deployment::of(facts, digest, revised.is_unconfirmed);
     let (sequence, state) = deployment.settle();
     let newest = Revision {
         sequence: sequence.unwrap_or_default(),

@@ -94,6 +94,8 @@ pub(crate) struct Revised {
     pub(crate) warnings: Vec<String>,
     /// A decision depended on jobs or QOS in Slurm.
     pub(crate) depends_on_slurm: bool,
+    /// Only slurmrestd has shown that no job is in the way.
+    pub(crate) is_unconfirmed: bool,
 }
 
 /// Why an input is held.
@@ -120,6 +122,7 @@ pub(crate) fn revise(facts: &Facts<'_>, wanted: &Content) -> Result<Revised, Fin
     };
     Ok(Revised {
         warnings: checker.warnings(&newest),
+        is_unconfirmed: checker.is_unconfirmed(&newest),
         newest,
         held,
         depends_on_slurm: checker.depends_on_slurm(),

@@ -15,6 +15,9 @@ use crate::common::servers;
 use crate::common::slurm::{SOON, slurm, start_job, wait_node};
 
 const BUNDLE: &str = "configmap/slurm-bundle";
+const CONTROLLER: &str = "controller/slurm";
+const HIDDEN: &str =
+    "PartitionName=all Nodes=ALL Default=NO\nPartitionName=hidden Nodes=ALL Hidden=YES AllowGroups=root";
 
 /// Runs a shell pipeline on the bundle's text.
 fn edited(bundle: &str, edit: &str) -> String {
@@ -187,6 +190,9 @@ fn a_lie_deletes_no_busy_worker(namespace: &Namespace, job: &str) {
     // While a worker leaves, the agent is asked for everything; the liar has to do if it does not respond.
     let pod = namespace.pod("slurm-controller-0");
     let frozen = namespace.cluster.pause_container(pod, "reconfigure").unwrap();
+    // Nor does a lie send a change that could end jobs: the agent would find it in a ConfigMap when it goes on.
+    set_extra_conf(namespace, &format!("{HIDDEN}\nGresTypes=gpu")).unwrap();
+    wait_said(namespace, CONTROLLER, "ConfigurationApplied", &["False", "AgentAway"]);
     wait_lies(namespace, wait_lies(namespace, 0) + 20);
     assert_eq!(namespace.uid("pod/compute-0").unwrap(), uid);
     let shown = slurm(namespace, &format!("scontrol show job {job}")).unwrap();
@@ -196,16 +202,25 @@ fn a_lie_deletes_no_busy_worker(namespace: &Namespace, job: &str) {
         assert!(claims.lifetime() <= Duration::from_secs(75), "{claims:?}");
     }
     frozen.heal().unwrap();
+    let waits = format!("job {job} is there");
+    wait_said(
+        namespace,
+        CONTROLLER,
+        "ConfigurationApplied",
+        &["False", "WaitsForJobs", &waits],
+    );
+    let file = slurm(namespace, "cat /etc/slurm/slurm.conf").unwrap();
+    assert!(!file.contains("GresTypes"), "{file}");
     slurm(namespace, &format!("scancel {job}")).unwrap();
     namespace.wait("delete", "pod/compute-0").unwrap();
+    wait_said(namespace, CONTROLLER, "ConfigurationApplied", &["True"]);
 }
 
 #[test]
 fn slurmrestd_is_read_without_privileges_and_proves_nothing() {
     let namespace = manifest_cluster(cluster(), "reads", 2);
     namespace.apply(REST_API).unwrap();
-    let hidden = "PartitionName=all Nodes=ALL Default=NO\nPartitionName=hidden Nodes=ALL Hidden=YES AllowGroups=root";
-    set_extra_conf(&namespace, hidden).unwrap();
+    set_extra_conf(&namespace, HIDDEN).unwrap();
     eventually("the hidden partition", SOON, || {
         let shown = slurm(&namespace, "scontrol show partition hidden")?;
         expect(shown.contains("State=UP"), shown)

@@ -9,7 +9,7 @@ use slurm::{
 };
 use tokio::time::Instant;
 
-use super::{LiveRevision, MOST_REFUSALS, Rejection, State, Wanted};
+use super::{Goal, LiveRevision, MOST_REFUSALS, Rejection, State, Wanted};
 
 /// The number of lines of slurmctld's last output that fit into a condition.
 const MAX_LINES: usize = 5;
@@ -89,6 +89,9 @@ pub(crate) fn decide(wanted: &Wanted, status: &Status, memory: &Memory) -> Next 
     // Another leader pushed the live revision, and this one does not have its record: Kubernetes' data was restored from a
     // backup, or the caches are old. The reconciler first reads the partitions' states from Slurm.
     if status.phase == Phase::Verified && live > wanted.known.max(memory.highest) {
+        return Next::Poll(State::Busy);
+    }
+    if wanted.goal == Goal::Confirmed {
         return Next::Poll(State::Busy);
     }
     let highest = wanted.floor.max(memory.highest).max(live).max(rolled_back);
@@ -171,10 +174,7 @@ mod tests {
         revision::{ControllerUid, Summary},
     };
 
-    use super::{
-        super::{Goal, JwtKey},
-        *,
-    };
+    use super::{super::JwtKey, *};
     use crate::cluster::pods::Target;
 
     fn digest(of: &str) -> Digest {
@@ -295,6 +295,17 @@ mod tests {
             };
             assert!(why.contains("delete the two ConfigMaps"), "{why}");
         }
+    }
+
+    #[test]
+    fn nothing_is_pushed_before_the_agents_own_list_of_jobs_has_confirmed_it() {
+        let wanted = Wanted {
+            goal: Goal::Confirmed,
+            ..wanted("b", 3)
+        };
+        let next = |live| decide(&wanted, &status(Some((6, live)), Phase::Verified), &Memory::default());
+        assert_eq!(next("a"), Next::Poll(State::Busy));
+        assert_eq!(next("b"), Next::Idle(State::Done), "it is live already");
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub(crate) enum Goal {
     Live,
     /// A dry run has checked it: it goes live by a restart, which must come after the check.
     Checked,
+    /// The agent responds. That no job is in the way was read from slurmrestd, whose responses are not signed, so the list of the
+    /// agent decides whether it may go live.
+    Confirmed,
 }
 
 /// The revision slurmctld must run with, and its agents.

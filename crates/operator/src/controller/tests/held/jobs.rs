@@ -1,7 +1,15 @@
 //! Changes that wait for jobs.
 
+use slurm::rest::Observation;
+
 use super::*;
-use crate::{cluster::deliver::State, controller::tests::rules::annotated};
+use crate::{
+    cluster::{
+        Source,
+        deliver::{Goal, State},
+    },
+    controller::tests::rules::annotated,
+};
 
 #[test]
 fn only_a_change_that_could_end_jobs_waits_for_them() {
@@ -91,6 +99,50 @@ fn a_forced_change_does_not_wait() {
     let objects = annotated(objects, "slinky.slurm.net/force-config", value);
     let other = changed(objects, &json!({ "extraConf": "GresTypes=gpu,mps" }));
     assert_eq!(converge_knowing(other, &|_| false, &busy).pushes, 0);
+}
+
+#[test]
+fn a_change_that_could_end_jobs_is_not_sent_before_the_agent_has_listed_them() {
+    let planned = |spec: Value, source: Source| {
+        let objects = running(&json!({}));
+        let mut report = live_as_bundled(&objects);
+        let mut plan_with = |checked: Option<Digest>| {
+            report.checked = checked;
+            let mut seen = observed(changed(objects.clone(), &spec), report.clone());
+            let listed = Observation {
+                nodes: vec![],
+                jobs: vec![],
+                process: None,
+            };
+            let listed = Seen::new(listed, NOW.parse().unwrap(), source);
+            seen.snapshot.knowledge = Knowledge::Known(listed.into());
+            plan(&seen)
+        };
+        // A dry run has succeeded.
+        let checked = pushed(&plan_with(None)).0;
+        plan_with(Some(checked))
+    };
+    let goal = |plan: &Plan| match &plan.configuration.delivery {
+        DeliveryChange::Deliver(wanted) => wanted.goal,
+        other => panic!("{other:?}"),
+    };
+    for (extra, source, expected) in [
+        ("GresTypes=gpu", Source::Unsigned, Goal::Confirmed),
+        ("GresTypes=gpu", Source::Agent, Goal::Live),
+        ("GresTypes=gpu", Source::Agentless, Goal::Live),
+        ("SchedulerTimeSlice=20", Source::Unsigned, Goal::Live),
+    ] {
+        let plan = planned(json!({ "extraConf": extra }), source);
+        assert_eq!(plan.configuration.held, [], "{extra} {source:?}");
+        assert_eq!(goal(&plan), expected, "{extra} {source:?}");
+    }
+    let restart = json!({ "configUpdate": "Restart", "extraConf": "GresTypes=gpu" });
+    let restarts = |source| {
+        let state = planned(restart.clone(), source).configuration.state;
+        matches!(state, ConfigState::Restarting { .. })
+    };
+    assert!(restarts(Source::Agent));
+    assert!(!restarts(Source::Unsigned));
 }
 
 #[test]
