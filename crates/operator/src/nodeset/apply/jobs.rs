@@ -12,7 +12,7 @@ use tracing::info;
 
 use super::{ApplyResult, Executor, StepError};
 use crate::{
-    cluster::{CommandError, JobOrder, NodeOrder},
+    cluster::{CommandError, JobOrder, NodeOrder, Seen},
     nodeset::plan::{
         Effect, Evidence, JobEnd, Plan, PlannedOrder, StaleJobs, may_be_ended, stale_jobs, stale_jobs_reason,
     },
@@ -72,6 +72,23 @@ impl ReportedStaleJobs {
     }
 }
 
+/// Returns the jobs that are to be ended by a later snapshot, too: a job may have moved, or an administrator may have resumed the
+/// node. No job is ended by a snapshot that is not signed.
+fn still_due<'a>(seen: &Seen, mut due: Vec<&'a JobEnd>) -> Result<Vec<&'a JobEnd>, String> {
+    if let Some(doubt) = seen.doubt() {
+        return Err(format!("no job is ended on a node that leaves: {doubt}"));
+    }
+    let evidence = Evidence::new(seen);
+    due.retain(|JobEnd { job: ending, node, .. }| {
+        let is_drained = seen.nodes.get(node).is_some_and(|node| node.state.is_drain());
+        is_drained
+            && evidence
+                .jobs_on(node)
+                .any(|job| may_be_ended(job) && job.handle() == *ending)
+    });
+    Ok(due)
+}
+
 impl Executor<'_> {
     pub(super) async fn apply_ends(&self, plan: &Plan, requests: &mut EndRequests, applied: &mut ApplyResult) {
         let jobs = plan.effects.iter().filter_map(|effect| match effect {
@@ -83,24 +100,16 @@ impl Executor<'_> {
         if due.is_empty() {
             return;
         }
-        // The job may have moved, or an administrator may have resumed the node.
         let Ok(seen) = self.fresh_snapshot().await else {
             return;
         };
-        if let Some(doubt) = seen.doubt() {
-            return applied
-                .problems
-                .push(format!("no job is ended on a node that leaves: {doubt}"));
-        }
-        let evidence = Evidence::new(&seen);
-        for ending in due {
-            let drained = seen.nodes.get(&ending.node).is_some_and(|node| node.state.is_drain());
-            let is_there = evidence
-                .jobs_on(&ending.node)
-                .any(|job| may_be_ended(job) && job.handle() == ending.job);
-            if drained && is_there {
-                self.end_job(ending, requests, applied).await;
+        match still_due(&seen, due) {
+            Ok(due) => {
+                for ending in due {
+                    self.end_job(ending, requests, applied).await;
+                }
             }
+            Err(problem) => applied.problems.push(problem),
         }
     }
 
@@ -215,7 +224,12 @@ impl Executor<'_> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+    use slurm::rest::Observation;
+
     use super::*;
+    use crate::cluster::Source;
 
     fn turns(requests: &mut EndRequests, jobs: Vec<&JobEnd>) -> (usize, Vec<String>) {
         let (due, refused) = requests.sort(jobs, Instant::now());
@@ -242,6 +256,36 @@ mod tests {
         // A job that was not due in between is due again.
         assert_eq!(turns(&mut requests, vec![]), (0, vec![]));
         assert_eq!(turns(&mut requests, ending()), (1, vec![]));
+    }
+
+    #[test]
+    fn no_job_is_ended_by_a_snapshot_that_is_not_signed_or_shows_it_elsewhere() {
+        let end = JobEnd {
+            job: JobHandle::new("7").unwrap(),
+            node: "n".to_owned(),
+            order: JobOrder::Cancel,
+        };
+        let due = |source: Source, node_state: &[&str], on: &str| {
+            let node = json!({ "name": "n", "state": node_state });
+            let job = json!({ "job_id": 7, "job_state": ["RUNNING"], "nodes": on });
+            let seen = Observation {
+                nodes: vec![serde_json::from_value(node).unwrap()],
+                jobs: vec![serde_json::from_value(job).unwrap()],
+                process: Some(Process { boot_time: 1 }),
+            };
+            let seen = Seen::new(seen, Timestamp::UNIX_EPOCH, source);
+            still_due(&seen, vec![&end]).map(|due| due.len())
+        };
+        let drained = ["MIXED", "DRAIN"];
+        assert_eq!(due(Source::Agent, &drained, "n"), Ok(1));
+        assert_eq!(due(Source::Agentless, &drained, "n"), Ok(1));
+        assert!(
+            due(Source::Unsigned, &drained, "n")
+                .unwrap_err()
+                .contains("is not signed")
+        );
+        assert_eq!(due(Source::Agent, &["MIXED"], "n"), Ok(0), "resumed");
+        assert_eq!(due(Source::Agent, &drained, "m"), Ok(0), "moved");
     }
 
     #[test]
