@@ -59,6 +59,22 @@ impl Definitions {
         outdated.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Names of our own definitions, and those of them that are not installed. Both are empty until all have been observed.
+    fn own(&self) -> (Vec<String>, Vec<String>) {
+        let known = self.known.borrow();
+        let own = self
+            .followed
+            .iter()
+            .filter(|(_, followed)| matches!(followed, Definition::Own { .. }));
+        let own: Vec<String> = own.map(|(name, _)| name.clone()).collect();
+        if !own.iter().all(|name| known.contains_key(name)) {
+            return <(Vec<String>, Vec<String>)>::default();
+        }
+        let missing = own.iter().filter(|name| known.get(*name) == Some(&None));
+        let missing = missing.cloned().collect();
+        (own, missing)
+    }
+
     /// Whether the cluster has the definition of this kind.
     pub fn has<K: Object>(&self) -> bool {
         self.known.borrow().get(&name_of::<K>()).is_some_and(Option::is_some)
@@ -129,7 +145,7 @@ impl Definitions {
     }
 
     fn record(&self, name: String, revision: Revision, context: &Context) {
-        let before = self.outdated();
+        let (before, (_, missing_before)) = (self.outdated(), self.own());
         let record = |known: &mut BTreeMap<String, Revision>| known.insert(name, revision) != Some(revision);
         if !self.known.send_if_modified(record) {
             return;
@@ -141,6 +157,16 @@ impl Definitions {
                 "definitions are older than this operator, so its newer fields are disabled; upgrade the chart slurm-operator-crds"
             );
         }
+        let (own, missing) = self.own();
+        if missing_before != missing && !missing.is_empty() {
+            tracing::warn!(
+                definitions = missing.join(" "),
+                "definitions are not installed, so their kinds are not reconciled; install the chart slurm-operator-crds"
+            );
+        }
+        context
+            .health
+            .note_undefined(if own == missing { missing } else { Vec::new() });
         context.metrics.outdated.set(number(outdated.len()));
         context.triggers.send(&Signal::Everything);
     }
@@ -238,6 +264,21 @@ mod tests {
         assert_eq!(definitions.outdated(), [CONTROLLERS, TOKENS]);
         definitions.installed(NODE_SETS).await;
         definitions.missing(REST_APIS).await;
+    }
+
+    #[tokio::test]
+    async fn a_process_without_any_of_our_definitions_is_not_ready() {
+        let (definitions, context) = (definitions(), context());
+        let all = [CONTROLLERS, NODE_SETS, REST_APIS, TOKENS];
+        for name in all {
+            assert!(context.health.undefined().is_empty(), "not all are known");
+            receive(&definitions, &context, name, None).await;
+        }
+        assert_eq!(context.health.undefined(), all);
+        // Those of upstream have no Partition: the operator works with what is there.
+        receive(&definitions, &context, CONTROLLERS, Some(definition(CONTROLLERS, None))).await;
+        assert!(context.health.undefined().is_empty());
+        assert_eq!(definitions.own().1, [NODE_SETS, REST_APIS, TOKENS]);
     }
 
     #[tokio::test]

@@ -25,6 +25,8 @@ pub(super) struct Health {
     caches: watch::Sender<BTreeMap<String, bool>>,
     /// From when on each watch, and the API server itself, counts as silent.
     silent_from: Arc<Mutex<BTreeMap<String, Instant>>>,
+    /// Our own definitions, if none of them is installed.
+    undefined: Arc<Mutex<Vec<String>>>,
 }
 
 impl Health {
@@ -34,6 +36,7 @@ impl Health {
             turns: Arc::default(),
             caches: watch::Sender::default(),
             silent_from: Arc::default(),
+            undefined: Arc::default(),
         }
     }
 
@@ -76,6 +79,16 @@ impl Health {
     /// Records that a kind is not watched: its definition is not installed.
     pub(super) fn unwatched(&self, name: &str) {
         lock(&self.silent_from).remove(name);
+    }
+
+    /// Records our own definitions if none of them is installed, and an empty list otherwise.
+    pub(super) fn note_undefined(&self, definitions: Vec<String>) {
+        *lock(&self.undefined) = definitions;
+    }
+
+    /// Our own definitions, if none of them is installed: there is nothing to do.
+    pub(super) fn undefined(&self) -> Vec<String> {
+        lock(&self.undefined).clone()
     }
 
     /// The watches without a response for too long, so that their caches may be old.

@@ -113,9 +113,17 @@ pub(crate) async fn serve_health(address: SocketAddr, context: Context) -> anyho
 fn health_routes(health: Health) -> Router {
     let ready = health.clone();
     let healthz = async move || respond(&health.stuck(), "these loops hang");
-    let readyz = async move || match ready.missing() {
-        missing if missing.is_empty() => respond(&ready.silent(), "no response from the API server for these watches"),
-        missing => respond(&missing, "these caches are not synced yet"),
+    let readyz = async move || {
+        let checks = [
+            (ready.missing(), "these caches are not synced yet"),
+            (
+                ready.undefined(),
+                "the chart slurm-operator-crds is not installed; the cluster lacks",
+            ),
+            (ready.silent(), "no response from the API server for these watches"),
+        ];
+        let failed = checks.into_iter().find(|(wrong, _)| !wrong.is_empty());
+        failed.map_or_else(|| respond(&[], ""), |(wrong, what)| respond(&wrong, what))
     };
     Router::new()
         .route("/healthz", get(healthz))

@@ -36,6 +36,21 @@ async fn a_process_whose_caches_are_not_synced_is_not_ready() {
     assert_eq!(request(&health, "/readyz").await, StatusCode::OK);
 }
 
+#[tokio::test]
+async fn a_process_without_definitions_names_them_and_the_remedy() {
+    let health = Health::new(host::Host::real());
+    health.note_undefined(vec!["controllers.slinky.slurm.net".to_owned()]);
+    let request = Request::get("/readyz").body(Body::empty()).unwrap();
+    let response = health_routes(health).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let text = axum::body::to_bytes(response.into_body(), 1000).await.unwrap();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    assert!(
+        text.contains("slurm-operator-crds") && text.contains("controllers.slinky"),
+        "{text}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_process_with_a_silent_watch_is_not_ready() {
     let health = Health::new(host::Host::real());
