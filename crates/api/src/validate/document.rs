@@ -37,12 +37,21 @@ pub fn render_markdown() -> String {
             "| `{}` | {} | {} | {} | {} |",
             entry.id,
             fields.join(", "),
-            entry.holds.replace('|', "\\|"),
+            cell(entry.holds),
             checked_by(entry),
-            entry.remedy.replace('|', "\\|"),
+            cell(entry.remedy),
         );
     }
     page
+}
+
+/// Markdown takes `|` for the end of a cell, and `<name>` for HTML.
+fn cell(text: &str) -> String {
+    let words = text.split(' ').map(|word| match word.contains('<') {
+        true => format!("`{word}`"),
+        false => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
 fn checked_by(entry: &Entry) -> String {
