@@ -7,15 +7,17 @@ use api::{
     conditions::{DEGRADED, PROGRESSING, READY},
 };
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use serde::Serialize;
 
 use crate::{
+    cluster::pods::is_ready,
     conditions::{DesiredCondition, remarks, settle},
-    finding::{Finding, messages},
+    finding::{Blocks, Finding, messages},
     reason,
     references::References,
     runtime::{Applied, Change, Context, Error, Failure, Key, Outcome, Reconciler, State, Writer, Written},
+    startup::describe_startup,
 };
 
 /// What is special about one kind.
@@ -78,6 +80,14 @@ impl Progress {
         let available = count(status.and_then(|status| status.available_replicas));
         let updated = count(status.and_then(|status| status.updated_replicas));
         Self::of_pods(daemon, available, updated, wanted, deployment.is_some())
+    }
+
+    /// Reports pods that do not start, which may be those of a newer template while older ones serve.
+    pub(crate) fn with_pods<'a>(mut self, pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> Self {
+        let starting = pods.into_iter().filter(|pod| !is_ready(pod)).map(AsRef::as_ref);
+        let trouble = describe_startup(starting);
+        self.trouble = trouble.map(|message| Finding::new(Blocks::Nothing, reason::PODS_DO_NOT_START, message));
+        self
     }
 
     /// So many of these pods are there and as they should be.

@@ -44,6 +44,7 @@ mod reason;
 mod references;
 mod restapi;
 mod secret;
+mod startup;
 mod template;
 #[cfg(test)]
 mod testing;

@@ -56,6 +56,9 @@ reasons! {
     /// Daemons of the cluster have different keys and reject each other, or the Secret has another key than the cluster runs with.
     KEY_MISMATCH = "KeyMismatch", on "Ready, Degraded"
         => "Delete the pods that the message names, or restore the key: [troubleshooting.md](troubleshooting.md#keys).";
+    /// Pods do not start, and waiting does not help.
+    PODS_DO_NOT_START = "PodsDoNotStart", on "Ready, Degraded"
+        => "Do what the message says. It has the kubelet's or the scheduler's words: see [troubleshooting.md](troubleshooting.md#images).";
     /// The installed definitions are older than this operator, whose newer fields are off.
     OLD_DEFINITIONS = "OldDefinitions", on "CRDsOutdated=True" => "Upgrade the chart slurm-operator-crds.";
     /// A template or an overlay has fields that Kubernetes does not have.
@@ -195,9 +198,6 @@ reasons! {
     KEY_MISSING = "KeyMissing", on "Ready, Progressing, Degraded" => "Set `spec.slurmKeyRef` of the Controller.";
     /// A step waits for something that may not come by itself: Slurm does not respond, or a name is taken.
     BLOCKED = "Blocked", on "Degraded" => "Remove the cause that the message names.";
-    /// Pods do not start, and waiting does not help.
-    WORKERS_DO_NOT_START = "WorkersDoNotStart", on "Degraded"
-        => "Correct the image, the template or the volumes: the message has the kubelet's or the scheduler's words.";
     /// Slurm answers.
     ANSWERING = "Answering", on "SlurmReachable=True" => "Nothing to do.";
     /// Slurm does not answer. Workers are created, and none is removed.

@@ -129,6 +129,18 @@ pub(crate) fn is_daemon(pod: &Pod, daemon: &str) -> bool {
     pod.labels().get(labels::NAME).is_some_and(|name| name == daemon)
 }
 
+/// The pods of an object's daemon that are not being deleted, by their labels.
+pub(crate) fn daemon_pods(object: &impl Object, caches: &Caches, daemon: &str) -> Vec<Arc<Pod>> {
+    let meta = object.meta();
+    let mut pods = caches.pods.list(meta.namespace.as_deref().unwrap_or_default());
+    pods.retain(|pod| {
+        pod.metadata.deletion_timestamp.is_none()
+            && is_daemon(pod, daemon)
+            && pod.labels().get(labels::INSTANCE) == meta.name.as_ref()
+    });
+    pods
+}
+
 /// The names of the Secrets with the keys of this Controller, which the connection to its slurmctld needs too.
 pub(crate) fn key_secrets(caches: &Caches, namespace: &str, controller: &str) -> Vec<String> {
     let controller = caches.controllers.get(namespace, controller);

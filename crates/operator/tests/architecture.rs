@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 12] = [
         "overlay",
         "reason",
         "service_monitor",
+        "startup",
         "unix_time",
     ],
     &["conditions", "configuration_metrics", "fence", "kinds"],

@@ -106,7 +106,8 @@ impl Kind for Accounting {
             u32::from(updated),
             1,
             observed.stateful_set.is_some(),
-        );
+        )
+        .with_pods(&observed.pod);
         if !progress.ready && !observed.log_errors.is_empty() {
             let errors = observed.log_errors.join(" | ");
             progress.trouble = Some(Finding::new(

@@ -112,19 +112,6 @@ pub(crate) fn is_labelled_active(pod: &Pod) -> bool {
     label.is_some_and(|value| value == ON)
 }
 
-/// Why a container does not run, as the kubelet reports it.
-pub(crate) fn trouble(pod: &Pod) -> Option<String> {
-    container_statuses(pod).find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let is_trouble = |reason: &&str| !matches!(*reason, "PodInitializing" | "ContainerCreating");
-        let why = waiting.reason.as_deref().filter(is_trouble)?;
-        let message = waiting.message.as_deref().unwrap_or_default();
-        let (container, pod) = (&container.name, pod.name_any());
-        let trouble = format!("container {container} of pod {pod}: {why} {message}");
-        Some(trouble.trim_end().to_owned())
-    })
-}
-
 fn agent_port(pod: &Pod) -> Option<u16> {
     let spec = pod.spec.as_ref()?;
     let containers = spec.init_containers.iter().flatten().chain(&spec.containers);

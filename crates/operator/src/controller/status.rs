@@ -20,6 +20,7 @@ use crate::{
     partition::rules::manual_state::ManualState,
     reason,
     runtime::{DesiredCondition, Failure, State, remarks, settle},
+    startup::describe_startup,
 };
 
 /// The status to write.
@@ -149,9 +150,16 @@ fn ready(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desired
         let message = format!("slurmctld is active in pod {}", pod.name_any());
         return DesiredCondition::true_(READY, reason::READY, message);
     }
-    let trouble = inputs.pods.iter().find_map(|pod| pods::trouble(pod));
-    let message = trouble.unwrap_or_else(|| "slurmctld's pod is not ready yet".to_owned());
-    not_ready(reason::STARTING, message)
+    match stuck(observed) {
+        Some(message) => not_ready(reason::PODS_DO_NOT_START, message),
+        None => not_ready(reason::STARTING, "slurmctld's pod is not ready yet".to_owned()),
+    }
+}
+
+/// Describes what keeps pods of slurmctld from starting, if waiting does not help.
+fn stuck(observed: &Observed) -> Option<String> {
+    let pods = observed.inputs.pods.iter().map(AsRef::as_ref);
+    describe_startup(pods.filter(|pod| !pods::is_ready(pod) && pod.metadata.deletion_timestamp.is_none()))
 }
 
 fn progressing(observed: &Observed, plan: &Plan, ready: &DesiredCondition) -> DesiredCondition {
@@ -180,6 +188,8 @@ fn degraded(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> Desi
         (finding.reason, messages(None, &plan.findings))
     } else if let Some(failure) = failure {
         (failure.reason, failure.message.clone())
+    } else if let Some(message) = stuck(observed) {
+        (reason::PODS_DO_NOT_START, message)
     } else if is_stuck(&plan.configuration.state) {
         let config = config_applied(observed, plan);
         (config.reason, config.message)

@@ -98,7 +98,8 @@ impl Kind for LoginSet {
 
     fn progress(observed: &Observed, _: &Plan) -> Progress {
         let wanted = observed.login_set.spec.replicas();
-        let mut progress = Progress::of_deployment("login", observed.deployment.as_deref(), wanted);
+        let mut progress =
+            Progress::of_deployment("login", observed.deployment.as_deref(), wanted).with_pods(&observed.pods);
         if !observed.complaints.is_empty() {
             let complaints = observed.complaints.join(" | ");
             progress.trouble = Some(Finding::new(

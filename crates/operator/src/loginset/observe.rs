@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{
-    Controller, LoginSet,
-    keys::{apps, labels},
-    wellknown::SLURM_KEY_FILE,
-};
+use api::{Controller, LoginSet, keys::apps, wellknown::SLURM_KEY_FILE};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret},
@@ -17,7 +13,7 @@ use super::build::RELOAD;
 use crate::{
     defaults::Images,
     key_mismatch::{find_key_mismatch, find_other_key},
-    references::is_daemon,
+    references::daemon_pods,
     runtime::{Caches, Context},
     secret::unreadable_controller,
 };
@@ -68,7 +64,6 @@ pub(super) fn read(login_set: Arc<LoginSet>, caches: &Caches, images: Images, cl
     let controller = caches.controllers.get(&namespace, &login_set.spec.controller_ref.name);
     let key = controller.as_ref().and_then(|controller| controller.slurm_key());
     let names = login_set.child_names();
-    let pods = caches.pods.list(&namespace).into_iter();
     let cluster = controller.as_deref();
     Observed {
         other_key: cluster.and_then(|controller| find_other_key(controller, caches, SLURM_KEY_FILE)),
@@ -77,10 +72,7 @@ pub(super) fn read(login_set: Arc<LoginSet>, caches: &Caches, images: Images, cl
         sssd_conf: caches.secrets.get(&namespace, &login_set.spec.sssd_conf_ref.name),
         host_keys: caches.secrets.get(&namespace, &names.ssh_host_keys_secret()),
         deployment: caches.deployments.child_of(login_set.as_ref(), &names.deployment()),
-        pods: pods
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_daemon(pod, apps::LOGIN))
-            .filter(|pod| pod.labels().get(labels::INSTANCE) == login_set.metadata.name.as_ref())
-            .collect(),
+        pods: daemon_pods(login_set.as_ref(), caches, apps::LOGIN),
         complaints: Vec::new(),
         key_mismatch: None,
         controller,

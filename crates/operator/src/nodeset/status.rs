@@ -16,12 +16,13 @@ use slurm::node::{BaseState, NodeFlag, NodeState};
 
 use super::{
     observe::Observed,
-    plan::{Effect, Plan, ReservationReport, Wait, cut_off, fit, startup_problem},
+    plan::{Effect, Plan, ReservationReport, Wait, cut_off, fit},
 };
 use crate::{
     cluster::Knowledge,
     reason,
     runtime::{DesiredCondition, Failure, State, remarks, settle},
+    startup::describe_startup,
     worker::{Phase, Worker},
 };
 
@@ -180,14 +181,13 @@ fn conditions(
             .waits
             .iter()
             .any(|wait| matches!(wait, Wait::SlurmUnknown { .. } | Wait::NameTaken(_)));
-        let stuck = stuck(observed);
         let report = |failure: &Failure| (failure.reason, failure.message.clone());
         let degraded = name_taken
             .map(report)
             .or_else(|| Some((reason::KEY_MISMATCH, observed.key_mismatch.clone()?)))
             .or_else(|| failure.map(report))
             .or_else(|| blocked.then_some((reason::BLOCKED, waits)))
-            .or_else(|| (!stuck.is_empty()).then(|| (reason::WORKERS_DO_NOT_START, shortened(&stuck))));
+            .or_else(|| Some((reason::PODS_DO_NOT_START, stuck(observed)?)));
         wanted.push(match degraded {
             Some((reason, message)) => DesiredCondition::true_(DEGRADED, reason, message),
             None => DesiredCondition::false_(DEGRADED, reason::HEALTHY, "no problem found"),
@@ -211,13 +211,11 @@ fn conditions(
     wanted
 }
 
-/// Returns the workers with a startup problem that waiting does not fix.
-fn stuck(observed: &Observed) -> Vec<String> {
+/// Describes the startup problems of workers that waiting does not fix.
+fn stuck(observed: &Observed) -> Option<String> {
     let workers = observed.workers();
-    workers
-        .filter(|worker| worker.is_active() && !worker.is_ready())
-        .filter_map(|worker| Some(format!("pod {}: {}", worker.name(), startup_problem(worker)?)))
-        .collect()
+    let unready = workers.filter(|worker| worker.is_active() && !worker.is_ready());
+    describe_startup(unready.map(|worker| worker.0))
 }
 
 pub fn state(plan: &Plan) -> State {

@@ -12,7 +12,7 @@ use api::{
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Secret, Service},
+    core::v1::{ConfigMap, Pod, Secret, Service},
 };
 use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
@@ -22,7 +22,7 @@ use crate::{
     finding::Finding,
     kind::{Kind, KindReconciler, Progress, Report},
     reason,
-    references::{References, key_secrets, select},
+    references::{References, daemon_pods, key_secrets, select},
     runtime::{Applied, Caches, Context, Key, Writer},
     secret::{entry, missing, missing_controller, unreadable_controller},
     template::{
@@ -57,6 +57,7 @@ pub(crate) struct Observed {
     config: Option<Arc<ConfigMap>>,
     slurm_key: Option<Arc<Secret>>,
     deployment: Option<Arc<Deployment>>,
+    pods: Vec<Arc<Pod>>,
     images: Images,
 }
 
@@ -77,6 +78,7 @@ impl Kind for RestApi {
         References::<Self>::new()
             .owns::<Deployment>()
             .owns::<Service>()
+            .runs(apps::SLURMRESTD)
             .names::<Controller>(|rest_api, _| vec![rest_api.spec.controller_ref.name.clone()])
             .names::<Secret>(|rest_api, caches| {
                 let namespace = rest_api.namespace().unwrap_or_default();
@@ -120,7 +122,7 @@ impl Kind for RestApi {
 
     fn progress(observed: &Observed, _: &Plan) -> Progress {
         let wanted = observed.rest_api.spec.replicas();
-        Progress::of_deployment("slurmrestd", observed.deployment.as_deref(), wanted)
+        Progress::of_deployment("slurmrestd", observed.deployment.as_deref(), wanted).with_pods(&observed.pods)
     }
 
     fn conditions(&self) -> &[Condition] {
@@ -148,6 +150,7 @@ fn observe(rest_api: Arc<RestApi>, caches: &Caches, images: Images) -> Observed 
         deployment: caches
             .deployments
             .child_of(rest_api.as_ref(), &rest_api.child_names().deployment()),
+        pods: daemon_pods(rest_api.as_ref(), caches, apps::SLURMRESTD),
         controller,
         rest_api,
         images,

@@ -65,6 +65,47 @@ fn a_missing_config_map_is_named_and_the_running_cluster_is_unharmed() {
     assert_eq!(namespace.uid("pod/slurm-controller-0").unwrap(), uid);
 }
 
+/// No registry listens there; `make release-test` tries images that a registry refuses.
+const UNREACHABLE: &str = "127.0.0.1:1/slurm:none";
+
+#[test]
+fn images_that_cannot_be_pulled_are_explained_on_their_objects() {
+    let namespace = chart_cluster(cluster(), "images", ONE_WORKER, 1);
+    let values = format!(
+        "{ONE_WORKER}restapi: {{slurmrestd: {{image: '{UNREACHABLE}'}}}}\n\
+         loginsets: {{slinky: {{enabled: true, login: {{image: '{UNREACHABLE}'}}}}}}\n"
+    )
+    .replace(
+        "nodesets:\n",
+        &format!("nodesets:\n  other: {{slurmd: {{image: '{UNREACHABLE}'}}}}\n"),
+    );
+    install_chart(&namespace, &values).unwrap();
+    let degraded = |object: &str| -> anyhow::Result<String> {
+        let field =
+            |name: &str| namespace.field(object, &format!(".status.conditions[?(@.type==\"Degraded\")].{name}"));
+        Ok(format!("{} {}", field("reason")?, field("message")?))
+    };
+    for object in [
+        "nodeset/slurm-worker-other",
+        "restapi/slurm",
+        "loginset/slurm-login-slinky",
+    ] {
+        eventually(&format!("{object} explains it"), SOON, || {
+            let told = degraded(object)?;
+            let expected = ["PodsDoNotStart", UNREACHABLE, "cannot reach the registry"];
+            expect(expected.iter().all(|word| told.contains(word)), told)
+        })
+        .unwrap();
+    }
+    assert_eq!(slurm(&namespace, "srun -p all hostname").unwrap(), "slinky-0\n");
+    install_chart(&namespace, ONE_WORKER).unwrap();
+    eventually("slurmrestd's problem is gone", SOON, || {
+        let told = degraded("restapi/slurm")?;
+        expect(told.starts_with("Healthy"), told)
+    })
+    .unwrap();
+}
+
 #[test]
 fn of_two_nodesets_with_one_slurm_name_the_younger_is_rejected() {
     let namespace = chart_cluster(cluster(), "twins", ONE_WORKER, 1);

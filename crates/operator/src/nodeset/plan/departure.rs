@@ -9,11 +9,11 @@ use super::{
     Effect, JobEnd, Plan, PlannedOrder, Situation, Wait, WorkerRemoval, drains,
     proof::{Evidence, Occupancy},
     reservation,
-    rollout::startup_problem,
 };
 use crate::{
     cluster::{JobOrder, NodeOrder, Seen},
     nodeset::{build, observe::Observed},
+    startup::startup_problem,
     worker::{Cause, Leaving, Worker},
 };
 
@@ -127,7 +127,7 @@ pub(super) fn delete_unregistered(node: &str) -> Option<PlannedOrder> {
 fn may_register_until(observed: &Observed, worker: Worker<'_>) -> Option<Timestamp> {
     // It had registered, and its record is deleted already. A slurmd without a record does not register again by itself.
     let was_registered = drains::noted(observed, worker).is_some();
-    let is_stuck = worker.last_start().is_none() && startup_problem(worker).is_some();
+    let is_stuck = worker.last_start().is_none() && startup_problem(worker.0).is_some();
     let since = worker.last_progress().filter(|_| !was_registered && !is_stuck)?;
     // The agent makes those register that slurmctld has forgotten.
     let boot = observed.knowledge.known().and_then(Seen::boot);

@@ -38,7 +38,6 @@ pub use self::{
     proof::{Evidence, Occupancy},
     reservation::ReservationReport,
     revision::RevisionPlan,
-    rollout::startup_problem,
     stale_jobs::{StaleJobs, stale_jobs, stale_jobs_reason},
 };
 use super::{

@@ -18,6 +18,7 @@ use crate::{
     nodeset::observe::Observed,
     reason::{self, REPLACING},
     runtime::DesiredCondition,
+    startup::startup_problem,
     unix_time::timestamp,
     worker::Worker,
 };
@@ -149,9 +150,7 @@ pub(super) fn replaces(observed: &Observed, seen: &Seen, worker: Worker<'_>, is_
     let lasts = found.is_some_and(|found| found.is_active(seconds(observed.now)))
         || before.is_some_and(|condition| condition.reason == REPLACING);
     let is_inside = |node: &Node| node.state.has(NodeFlag::Maintenance) && node.reservation == name.as_str();
-    observed.slurm_node(worker).is_some_and(is_inside)
-        || (lasts && is_chosen)
-        || super::startup_problem(worker).is_some()
+    observed.slurm_node(worker).is_some_and(is_inside) || (lasts && is_chosen) || startup_problem(worker.0).is_some()
 }
 
 /// Returns why Slurm does not delete this node, if it is reserved.

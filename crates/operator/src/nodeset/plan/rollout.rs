@@ -14,6 +14,7 @@ use super::{Plan, Situation, Wait, max_unavailable, reservation, scale::sort_for
 use crate::{
     cluster::Seen,
     nodeset::observe::Observed,
+    startup::startup_problem,
     worker::{Cause, Worker},
 };
 
@@ -91,7 +92,7 @@ fn choose<'a>(situation: &Situation<'a>, hash: &str, plan: &mut Plan) -> Vec<Wor
 fn unusable(observed: &Observed, seen: &Seen, worker: Worker<'_>) -> Option<String> {
     let pod = worker.name();
     if !worker.is_available(observed.min_ready(), observed.now) {
-        return Some(match startup_problem(worker) {
+        return Some(match startup_problem(worker.0) {
             Some(startup_problem) => format!("pod {pod} does not start: {startup_problem}"),
             None => format!("pod {pod} is not ready"),
         });
@@ -117,34 +118,6 @@ fn unusable(observed: &Observed, seen: &Seen, worker: Worker<'_>) -> Option<Stri
 fn takes_jobs(node: &Node) -> bool {
     let state = &node.state;
     (state.is_idle() || state.is_allocated()) && !CLOSED.iter().any(|flag| state.has(*flag))
-}
-
-/// Returns the problem that the kubelet or the scheduler reports about a pod, if waiting does not fix it.
-pub fn startup_problem(worker: Worker<'_>) -> Option<String> {
-    const LASTING: &[&str] = &[
-        "CrashLoopBackOff",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "RunContainerError",
-    ];
-    let status = worker.0.status.as_ref()?;
-    let containers = [&status.init_container_statuses, &status.container_statuses];
-    let stuck = containers.into_iter().flatten().flatten().find_map(|container| {
-        let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let reason = waiting.reason.as_deref().filter(|reason| LASTING.contains(reason))?;
-        let message = waiting.message.as_deref().unwrap_or_default();
-        Some(format!("container {}: {reason} {message}", container.name))
-    });
-    let unschedulable = || {
-        let conditions = status.conditions.as_ref()?;
-        let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
-        (scheduled.status == "False").then(|| scheduled.message.clone().unwrap_or_default())
-    };
-    stuck.or_else(unschedulable).map(|text| text.trim().to_owned())
 }
 
 #[cfg(test)]
