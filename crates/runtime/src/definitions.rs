@@ -50,13 +50,23 @@ impl Definitions {
     /// Names of our own definitions that are older than this operator. The API server drops fields that were added
     /// since, so kinds do not use these and say so in the condition `CRDsOutdated`.
     pub fn outdated(&self) -> Vec<String> {
+        self.select(|found, revision| found < revision)
+    }
+
+    /// Names of our own definitions that are newer than this operator, as after its rollback.
+    fn newer(&self) -> Vec<String> {
+        self.select(|found, revision| found > revision && Some(found) != ASSUMED)
+    }
+
+    /// Names of our own definitions by their revision and the one that this operator has.
+    fn select(&self, matches: impl Fn(u32, u32) -> bool) -> Vec<String> {
         let known = self.known.borrow();
-        let is_outdated = |(name, found): &(&String, &Revision)| match self.followed.get(*name) {
-            Some(Definition::Own { revision, .. }) => found.is_some_and(|found| found < *revision),
+        let is_selected = |(name, found): &(&String, &Revision)| match self.followed.get(*name) {
+            Some(Definition::Own { revision, .. }) => found.is_some_and(|found| matches(found, *revision)),
             _ => false,
         };
-        let outdated = known.iter().filter(is_outdated);
-        outdated.map(|(name, _)| name.clone()).collect()
+        let selected = known.iter().filter(is_selected);
+        selected.map(|(name, _)| name.clone()).collect()
     }
 
     /// Names of our own definitions, and those of them that are not installed. Both are empty until all have been observed.
@@ -145,13 +155,20 @@ impl Definitions {
     }
 
     fn record(&self, name: String, revision: Revision, context: &Context) {
-        let (before, (_, missing_before)) = (self.outdated(), self.own());
+        let before = (self.outdated(), self.newer());
+        let (_, missing_before) = self.own();
         let record = |known: &mut BTreeMap<String, Revision>| known.insert(name, revision) != Some(revision);
         if !self.known.send_if_modified(record) {
             return;
         }
-        let outdated = self.outdated();
-        if before != outdated && !outdated.is_empty() {
+        let (outdated, newer) = (self.outdated(), self.newer());
+        if before.1 != newer && !newer.is_empty() {
+            tracing::warn!(
+                definitions = newer.join(" "),
+                "definitions are newer than this operator, which ignores fields that it does not know; run the operator of their version"
+            );
+        }
+        if before.0 != outdated && !outdated.is_empty() {
             tracing::warn!(
                 definitions = outdated.join(" "),
                 "definitions are older than this operator, so its newer fields are disabled; upgrade the chart slurm-operator-crds"
@@ -296,6 +313,7 @@ mod tests {
         )
         .await;
         assert!(definitions.outdated().is_empty());
+        assert_eq!(definitions.newer(), [CONTROLLERS]);
         assert!(matches!(signals.try_recv(), Ok(Signal::Everything)));
         receive(
             &definitions,
