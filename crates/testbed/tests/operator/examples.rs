@@ -5,10 +5,10 @@ use testbed::harness::{Namespace, cluster, eventually, expect};
 use crate::common::clusters::{chart_cluster, install_chart, operator_namespace};
 use crate::common::slurm::{SOON, slurm, start_job, wait_done, wait_idle, wait_job, wait_node};
 
-const PARTITIONS: &str = include_str!("../../../../examples/seeds/partitions.yaml");
-const PYXIS_OF_OLDER_GUIDES: &str = include_str!("../../../../examples/seeds/pyxis.yaml");
-const COMPUTE: &str = include_str!("../../../../examples/seeds/compute.yaml");
-const CACHE: &str = include_str!("../../../../examples/seeds/enroot-cache.yaml");
+const PARTITIONS: &str = include_str!("../../../../examples/earlier-charts/partitions.yaml");
+const PYXIS_OF_OLDER_GUIDES: &str = include_str!("../../../../examples/earlier-charts/pyxis.yaml");
+const COMPUTE: &str = include_str!("../../../../examples/earlier-charts/compute.yaml");
+const CACHE: &str = include_str!("../../../../examples/earlier-charts/enroot-cache.yaml");
 const PYXIS: &str = include_str!("../../../../examples/pyxis/values.yaml");
 
 const PLUGSTACK: &str = "include /usr/share/pyxis/*\n";

@@ -10,7 +10,7 @@ use super::external_slurm::{Hybrid, boot};
 use crate::common::clusters::install_as_written;
 use crate::common::slurm::{SOON, slurmrestd_pod};
 
-const OLDER_GUIDES: &str = include_str!("../../../../../examples/seeds/hybrid.yaml");
+const OLDER_GUIDES: &str = include_str!("../../../../../examples/earlier-charts/hybrid.yaml");
 
 /// The older guides' values and checks, with only the hosts filled in. Of five workers on three nodes, two are pending.
 pub(super) fn the_older_guides_values_install_as_written(hybrid: &Hybrid) {
