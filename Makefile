@@ -21,7 +21,7 @@ TIMINGS := $(CURDIR)/target/timings
 # Tests that passed only when they were repeated.
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
-.PHONY: help up down env test test-unit test-charts test-e2e test-chaos chaos simulate crash-points replay defects
+.PHONY: help up down env test test-unit test-charts test-e2e test-docs test-chaos chaos simulate crash-points replay defects
 .PHONY: bench lint lint-workflows chart-readmes docs images build operator valgrind release-test
 
 help: ## Show this list
@@ -83,6 +83,10 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 	hack/suite operator $(OPERATOR_THREADS) $(T); \
 	hack/suite alone $(ALONE_THREADS) $(T); \
 	[ -n "$(T)" ] || $(TESTBED) rights
+
+test-docs: build operator ## Run the commands of the documentation on a cluster, as a reader would (docs/testing.md); P='login jobs' runs some pages
+	@trap '$(TESTBED) down-tests' EXIT; \
+	PAGES='$(P)' cargo test --quiet --package testbed --test operator -- --exact pages::every_page_works_as_written --include-ignored --nocapture
 
 # As in hack/suite, a failure is repeated once and listed.
 test-chaos: ## A sample of `make chaos`: one minute of faults

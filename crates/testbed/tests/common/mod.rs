@@ -12,4 +12,5 @@ pub mod operator;
 pub mod plain_slurm;
 pub mod pods;
 pub mod servers;
+pub mod shell;
 pub mod slurm;

@@ -1,38 +1,24 @@
 //! A change of the configuration can be followed with the commands of the guides, and their three troubleshooting cases
 //! are solved.
 
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
 use testbed::cluster::Cluster;
-use testbed::command::output;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::clusters::{ONE_WORKER, chart_cluster, chart_workers, configuration_applied, set_extra_conf};
+use crate::common::shell::Shell;
 use crate::common::slurm::{SOON, slurm};
 
 const POD: &str = "slurm-controller-0";
 
-/// A user's shell, with kubectl on the PATH and the namespace as the current one.
-struct Shell {
-    home: tempfile::TempDir,
-    path: String,
-}
+/// A user's shell that fills in the names.
+struct Guide(Shell);
 
-impl Shell {
+impl Guide {
     fn open(cluster: &Cluster, namespace: &Namespace) -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let path = format!(
-            "{}:{}",
-            cluster.binaries.folder().display(),
-            std::env::var("PATH").unwrap()
-        );
-        std::fs::copy(cluster.layout.kubeconfig(), home.path().join("config")).unwrap();
-        let shell = Self { home, path };
-        let set = format!("kubectl config set-context --current --namespace={}", namespace.name);
-        shell.run(&set).unwrap();
-        shell
+        Self(Shell::open(cluster, namespace))
     }
 
     /// Runs a command of a guide with the names filled in. A command that follows a log is stopped after some seconds.
@@ -41,18 +27,12 @@ impl Shell {
             .replace("<controller-pod>", POD)
             .replace("<controller>", "slurm")
             .replace("kubectl logs", "timeout 5 kubectl logs");
-        let mut bash = Command::new("bash");
         let follows = line.ends_with(" -f");
-        let line = if follows {
+        self.0.run(&if follows {
             format!("{line} || [ $? = 124 ]")
         } else {
             line
-        };
-        output(
-            bash.args(["-o", "pipefail", "-c", &line])
-                .env("KUBECONFIG", self.home.path().join("config"))
-                .env("PATH", &self.path),
-        )
+        })
     }
 }
 
@@ -92,7 +72,7 @@ fn every_diagnostic_command_of_the_guides_works() {
     set_extra_conf(&namespace, &partition(33)).unwrap();
     wait_shown(&namespace, "scontrol show partition mine", "MaxTime=00:33:00");
     wait_applied(&namespace, "True", "Applied");
-    let shell = Shell::open(cluster, &namespace);
+    let shell = Guide::open(cluster, &namespace);
 
     let log = shell.run("kubectl logs <controller-pod> -c reconfigure -f").unwrap();
     for words in ["Start '/etc/slurm' polling", "Reconfiguring Slurm...", "SUCCESS"] {
@@ -156,7 +136,7 @@ fn every_diagnostic_command_of_the_guides_works() {
 fn the_three_troubleshooting_cases_of_the_guide_are_solved() {
     let cluster = cluster();
     let namespace = chart_cluster(cluster, "trouble", ONE_WORKER, 1);
-    let shell = Shell::open(cluster, &namespace);
+    let shell = Guide::open(cluster, &namespace);
     let conf = || {
         shell.run(
             r#"kubectl exec <controller-pod> -c slurmctld -- cat /etc/slurm/slurm.conf | grep -E "NodeSet|Partition""#,

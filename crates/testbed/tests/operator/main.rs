@@ -39,6 +39,7 @@ mod metrics;
 mod mirroring;
 mod mistakes;
 mod modes;
+mod pages;
 mod partitions;
 mod partitions_live;
 mod pinning_and_claims;
