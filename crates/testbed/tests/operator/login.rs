@@ -9,11 +9,11 @@ use testbed::harness::{Namespace, cluster, eventually, expect};
 
 use crate::common::clusters::{change_spec, install_chart, operator_namespace, wait_said};
 use crate::common::pods::{shell_pod, uids};
+use crate::common::shell::Shell;
 use crate::common::slurm::{SOON, slurm, wait_done, wait_idle, wait_job};
 
 const VALUES: &str = include_str!("../../../../examples/login/values.yaml");
 const HOME: &str = include_str!("../../../../examples/login/home.yaml");
-const LDAP: &str = include_str!("ldap.yaml");
 
 const LOGIN: &str = "deploy/slurm-login-slinky";
 const LOGIN_SET: &str = "loginset/slurm-login-slinky";
@@ -73,12 +73,13 @@ fn set_sssd_conf(namespace: &Namespace, conf: &str) {
 
 fn begin() -> Namespace {
     let namespace = operator_namespace(cluster(), "login");
-    for manifest in [LDAP, HOME, &shell_pod("client", &json!({}))] {
+    for manifest in [HOME, &shell_pod("client", &json!({}))] {
         namespace.apply(manifest).unwrap();
     }
-    // sssd waits for a minute after a failed connection.
-    namespace.rollout("deploy/ldap").unwrap();
-    install_chart(&namespace, VALUES).unwrap();
+    // It returns when the directory serves: sssd waits for a minute after a failed connection.
+    let directory = "hack/test-directory ~ && kubectl create configmap ldap-ca --from-file ~/ca.crt";
+    Shell::open(namespace.cluster, &namespace).run(directory).unwrap();
+    install_chart(&namespace, &VALUES.replace("ldap.example.org", "ldap")).unwrap();
     wait_idle(&namespace, 1).unwrap();
     wait_said(&namespace, LOGIN_SET, "Ready", &["True"]);
     namespace.wait("condition=Ready", "pod/client").unwrap();
@@ -109,7 +110,7 @@ fn check_users(namespace: &Namespace) {
     }
     let who = namespace.exec(&format!("{LOGIN} -c login"), "su - alice -c 'whoami; id -u'");
     assert_eq!(who.unwrap(), "alice\n5001\n");
-    namespace.exec(&format!("{LOGIN} -c login"), "nc -zv ldap 389").unwrap();
+    namespace.exec(&format!("{LOGIN} -c login"), "nc -zv ldap 636").unwrap();
     let log = namespace.ask(&["logs", LOGIN, "--container=login"]).unwrap();
     assert!(log.contains("[sssd"), "sssd speaks in the container's log: {log}");
 }
@@ -375,7 +376,7 @@ fn replace_and_scale(namespace: &Namespace) {
 
 fn lose_the_directory(namespace: &Namespace) {
     namespace.ask(&["scale", "deploy/ldap", "--replicas=0"]).unwrap();
-    wait_said(namespace, LOGIN_SET, "Degraded", &["directory unreachable: ldap:389"]);
+    wait_said(namespace, LOGIN_SET, "Degraded", &["directory unreachable: ldap:636"]);
     wait_said(namespace, LOGIN_SET, "Ready", &["True"]);
     wait_ssh(namespace);
     namespace.ask(&["scale", "deploy/ldap", "--replicas=1"]).unwrap();
