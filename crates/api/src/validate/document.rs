@@ -47,9 +47,12 @@ pub fn render_markdown() -> String {
 
 /// Markdown takes `|` for the end of a cell, and `<name>` for HTML.
 fn cell(text: &str) -> String {
-    let words = text.split(' ').map(|word| match word.contains('<') {
-        true => format!("`{word}`"),
-        false => word.to_owned(),
+    let words = text.split(' ').map(|word| {
+        if word.contains('<') {
+            format!("`{word}`")
+        } else {
+            word.to_owned()
+        }
     });
     words.collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
