@@ -36,6 +36,7 @@ pub mod update_strategy;
 
 pub mod keys;
 pub mod names;
+pub mod node_reason;
 pub mod wellknown;
 
 pub mod crds;

@@ -10,6 +10,7 @@ use serde_with::skip_serializing_none;
 use crate::{
     conditions::{Condition, RESERVATION_CREATED},
     drain::Drain,
+    node_reason::OutOfService,
     overlay::{ClaimTemplate, ContainerOverlay, PodSpecOverlay},
     references::{ObjectRef, SecretKeyRef},
     templates::{Metadata, PodTemplate},
@@ -265,6 +266,14 @@ pub struct NodeSetStatus {
 
     /// Slurm nodes that accept no new job. Absent while Slurm is unreachable.
     pub slurm_drain: Option<i32>,
+
+    /// Slurm nodes that are down, drained, failing or do not respond. Absent while Slurm is unreachable.
+    pub slurm_out_of_service: Option<i32>,
+
+    /// Why, since when and by whom Slurm nodes are out of service: the first 20 by name. Absent if there are none, or while
+    /// Slurm is unreachable.
+    #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["node"]))]
+    pub out_of_service: Option<Vec<OutOfService>>,
 
     /// The `metadata.generation` that this status describes.
     pub observed_generation: Option<i64>,

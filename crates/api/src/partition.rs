@@ -317,7 +317,7 @@ pub struct PartitionStatus {
     /// State of the partition in Slurm, as Slurm writes it. Absent while Slurm is unreachable.
     pub state: Option<String>,
 
-    /// Value of `Nodes=` in slurm.conf.
+    /// Members by their names in Slurm: NodeSets and nodes, and after `except` the excluded nodes.
     pub members: Option<String>,
 
     /// Line of the partition in slurm.conf.

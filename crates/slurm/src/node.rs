@@ -124,6 +124,35 @@ impl NodeState {
         self.is_drain() && self.base.is_some() && !self.is_busy()
     }
 
+    /// Whether it gets no jobs until something is done about it: it is down, drained, failing, or does not respond. A node that is
+    /// powered down, or on its way, waits for jobs.
+    pub fn is_out_of_service(&self) -> bool {
+        const POWER: [NodeFlag; 5] = [
+            NodeFlag::PowerDown,
+            NodeFlag::PowerUp,
+            NodeFlag::PoweredDown,
+            NodeFlag::PoweringDown,
+            NodeFlag::PoweringUp,
+        ];
+        let is_silent = self.has(NodeFlag::NotResponding) || self.has(NodeFlag::InvalidReg);
+        let is_broken = matches!(self.base, Some(BaseState::Down | BaseState::Error));
+        self.is_drain() || is_broken || (is_silent && !POWER.iter().any(|flag| self.has(*flag)))
+    }
+
+    /// Returns the base state and the flags that matter for administrators, such as `IDLE+DRAIN`: without those that change with
+    /// every job, and those that show only how the node was created.
+    pub fn summary(&self) -> String {
+        const LEFT_OUT: [NodeFlag; 5] = [
+            NodeFlag::Completing,
+            NodeFlag::Planned,
+            NodeFlag::DynamicNorm,
+            NodeFlag::DynamicFuture,
+            NodeFlag::Cloud,
+        ];
+        let is_shown = |name: &&str| !LEFT_OUT.iter().any(|flag| flag.name() == *name);
+        self.names().filter(is_shown).collect::<Vec<_>>().join("+")
+    }
+
     pub fn is_responding(&self) -> bool {
         self.base.is_some() && !self.has(NodeFlag::NotResponding)
     }
@@ -169,6 +198,8 @@ pub struct Node {
     pub state: NodeState,
     pub reason: String,
     pub reason_changed_at: Number,
+    /// The user who set the reason.
+    pub reason_set_by_user: String,
     pub comment: String,
     pub address: String,
     pub features: Vec<String>,
@@ -258,6 +289,38 @@ mod tests {
     fn a_drain_that_is_being_lifted_is_no_drain() {
         let state = state(&["IDLE", "DRAIN", "UNDRAIN"]);
         assert!(!state.is_drain() && !state.is_drained());
+    }
+
+    #[test]
+    fn a_node_out_of_service_needs_somebody() {
+        for (names, is_out, summary) in [
+            (&["IDLE", "DYNAMIC_NORM"][..], false, "IDLE"),
+            (&["MIXED", "COMPLETING", "PLANNED"], false, "MIXED"),
+            (&["MIXED", "DRAIN", "COMPLETING", "DYNAMIC_NORM"], true, "MIXED+DRAIN"),
+            (&["IDLE", "FAIL"], true, "IDLE+FAIL"),
+            (&["DOWN", "NOT_RESPONDING"], true, "DOWN+NOT_RESPONDING"),
+            (&["IDLE", "NOT_RESPONDING"], true, "IDLE+NOT_RESPONDING"),
+            (&["IDLE", "INVALID_REG"], true, "IDLE+INVALID_REG"),
+            (&["IDLE", "CLOUD", "POWERED_DOWN"], false, "IDLE+POWERED_DOWN"),
+            (
+                &["IDLE", "CLOUD", "POWERING_UP", "NOT_RESPONDING"],
+                false,
+                "IDLE+NOT_RESPONDING+POWERING_UP",
+            ),
+            (
+                &["IDLE", "CLOUD", "POWERED_DOWN", "DRAIN"],
+                true,
+                "IDLE+DRAIN+POWERED_DOWN",
+            ),
+            (&["IDLE", "DRAIN", "UNDRAIN"], false, "IDLE+UNDRAIN+DRAIN"),
+        ] {
+            let state = state(names);
+            assert_eq!(
+                (state.is_out_of_service(), state.summary().as_str()),
+                (is_out, summary),
+                "{names:?}"
+            );
+        }
     }
 
     #[test]

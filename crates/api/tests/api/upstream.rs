@@ -81,6 +81,14 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ),
     ("NodeSet status.cutOff{}", "the Kubernetes node it may be alive on"),
     (
+        "NodeSet status.slurmOutOfService",
+        "upstream counts nodes that are down and drained twice",
+    ),
+    (
+        "NodeSet status.outOfService",
+        "upstream leaves it to sinfo why, since when and by whom a node is out of service",
+    ),
+    (
         "*.namespace of references",
         "accepted when it is the object's own, as in the seeds and in upstream 1.0",
     ),
@@ -116,6 +124,8 @@ fn our_schema_is_upstreams_except_for_listed_differences() {
             "*.namespace of references"
         } else if field.starts_with("Controller status.configuration.") {
             "Controller status.configuration"
+        } else if field.starts_with("NodeSet status.outOfService[]") {
+            "NodeSet status.outOfService"
         } else if their.is_none() && field.ends_with(" status.observedGeneration") {
             "* status.observedGeneration"
         } else {

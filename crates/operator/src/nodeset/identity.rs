@@ -1,10 +1,8 @@
 //! The owner of a Slurm node: its pod, NodeSet and Kubernetes node. It is in the comment of the node, as upstream writes
 //! it, and outlives the pod.
 
-use api::keys;
+use api::{keys, node_reason::LEAVING};
 use serde::{Deserialize, Serialize};
-
-use super::plan::LEAVING_REASON;
 
 /// The owner of a Slurm node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +30,7 @@ impl Identity {
     /// killed may remember the drain and neither the comment, nor that the record was deleted.
     pub fn of_leaving(reason: &str) -> Option<Self> {
         let words = reason.strip_prefix(keys::NODE_REASON_PREFIX)?.strip_prefix("Pod (")?;
-        let (pod, _) = words.split_once(LEAVING_REASON)?;
+        let (pod, _) = words.split_once(LEAVING)?;
         let (namespace, pod_name) = pod.split_once('/')?;
         Some(Self {
             namespace: namespace.to_owned(),

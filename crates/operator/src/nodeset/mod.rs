@@ -10,6 +10,7 @@ pub mod build;
 pub mod identity;
 pub mod mirror;
 pub mod observe;
+mod out_of_service;
 pub mod plan;
 mod references;
 pub mod status;
@@ -159,6 +160,9 @@ fn without_counts(mut status: NodeSetStatus) -> NodeSetStatus {
         &mut status.slurm_drain,
     ] {
         *count = count.map(|_| 0);
+    }
+    for node in status.out_of_service.iter_mut().flatten() {
+        node.state.clear();
     }
     status
 }

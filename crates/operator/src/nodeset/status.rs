@@ -16,6 +16,7 @@ use slurm::node::{BaseState, NodeFlag, NodeState};
 
 use super::{
     observe::Observed,
+    out_of_service::list_out_of_service,
     plan::{Effect, Plan, ReservationReport, Wait, cut_off, fit},
 };
 use crate::{
@@ -56,6 +57,7 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
     let generation = nodeset.metadata.generation.unwrap_or(0);
     let conditions = settle(&previous.conditions, &wanted, generation, observed.now);
     let revision = plan.revision.as_ref();
+    let newer_fields = !observed.environment.crds_outdated;
     let hash = revision.map_or(previous.node_set_hash, |revision| revision.hash.clone());
     let is_updated =
         |worker: Worker<'_>| worker.has_phase() && !worker.is_terminating() && worker.revision() == Some(&hash);
@@ -70,6 +72,8 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
         slurm_allocated: count_nodes(&NodeState::is_allocated),
         slurm_down: count_nodes(&NodeState::is_down),
         slurm_drain: count_nodes(&|state| state.has(NodeFlag::Drain)),
+        slurm_out_of_service: count_nodes(&NodeState::is_out_of_service).filter(|_| newer_fields),
+        out_of_service: Some(list_out_of_service(&nodes)).filter(|nodes| newer_fields && !nodes.is_empty()),
         observed_generation: Some(generation),
         collision_count: revision
             .map(|revision| revision.collisions)
@@ -81,7 +85,7 @@ pub fn status(observed: &Observed, plan: &Plan, failure: Option<&Failure>) -> No
             ReservationReport::Reported { start, .. } => start.map(Into::into),
         },
         ordinal_to_node: pins(observed, &workers),
-        cut_off: Some(cut_off(observed)).filter(|cut_off| !cut_off.is_empty() && !observed.environment.crds_outdated),
+        cut_off: Some(cut_off(observed)).filter(|cut_off| !cut_off.is_empty() && newer_fields),
         selector: nodeset.child_names().selector(),
         node_set_hash: hash,
     }

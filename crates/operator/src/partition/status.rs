@@ -55,7 +55,7 @@ pub(super) fn build_status(
             .map(|jobs| jobs.loads.get(&name).cloned().unwrap_or_default()),
         drift: drift(observed),
         partition_name: Some(name),
-        members: line.map(|line| line.nodes.clone()).or_else(|| before.members.clone()),
+        members: line.map(PartitionLine::members).or_else(|| before.members.clone()),
         line: line.map(PartitionLine::whole).or_else(|| before.line.clone()),
         applied: applied(observed, &before, now),
         conditions: settle(

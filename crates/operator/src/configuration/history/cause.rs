@@ -6,7 +6,7 @@ use api::wellknown::SLURM_CONF_FILE;
 use kube::ResourceExt as _;
 use slurm::revision::FileName;
 
-use crate::{cluster::deliver::Files, configuration::Inputs};
+use crate::{cluster::deliver::Files, configuration::Inputs, partition::rules::mark::partition_of};
 
 /// The sections of slurm.conf as the operator writes them, in this order.
 const SECTIONS: [&str; 9] = [
@@ -68,9 +68,13 @@ fn causes_in_slurm_conf(inputs: &Inputs, old: &str, new: &str) -> Vec<String> {
             }),
             "SLURMCTLD PROLOG & EPILOG" | "PROLOG & EPILOG" => causes.push("script references".to_owned()),
             "NODESET & PARTITION" => {
+                let (before, after) = (without_marks(before), without_marks(after));
+                if before == after {
+                    continue;
+                }
                 let objects = inputs.node_sets.iter();
                 let objects = objects.map(|node_set| (node_set.slurm_name(), node_set.name_any()));
-                match changed_objects("NodeSet", before, after, objects) {
+                match changed_objects("NodeSet", before.as_ref(), after.as_ref(), objects) {
                     none if none.is_empty() => causes.push("NodeSets".to_owned()),
                     changed => causes.extend(changed),
                 }
@@ -125,6 +129,15 @@ fn changed_objects(
     changed.map(label).collect()
 }
 
+/// Returns the lines without those of marks, which are in the section of NodeSets and change with the line of their Partition.
+fn without_marks<'a>(lines: Option<&Vec<&'a str>>) -> Option<Vec<&'a str>> {
+    let is_mark = |line: &str| {
+        line.split_whitespace()
+            .any(|item| item.strip_prefix("NodeSet=").and_then(partition_of).is_some())
+    };
+    lines.map(|lines| lines.iter().copied().filter(|line| !is_mark(line)).collect())
+}
+
 fn lines_by_name<'a>(lines: Option<&Vec<&'a str>>) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in lines.into_iter().flatten() {
@@ -135,4 +148,20 @@ fn lines_by_name<'a>(lines: Option<&Vec<&'a str>>) -> BTreeMap<&'a str, Vec<&'a 
         by_name.entry(name.unwrap_or_default()).or_default().push(line);
     }
     by_name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_no_node_set_that_a_user_knows() {
+        let before = vec!["NodeSet=gpu Feature=gpu"];
+        let after = vec![
+            "NodeSet=gpu Feature=gpu",
+            "NodeSet=both.members-ndpclmjl Feature=both.members-ndpclmjl",
+        ];
+        assert_eq!(without_marks(Some(&after)), Some(before.clone()));
+        assert_eq!(without_marks(Some(&before)), Some(before));
+    }
 }

@@ -11,7 +11,6 @@ pub use self::{
     claims::{build_claims, claims_of, is_made_for},
     conf::topology_in,
     pod::{Blueprint, Place, build_pod, hostname_on, topology_of, worker_labels},
-    pre_stop::TERMINATING,
     service::{build_disruption_budget, build_service},
     ssh::{build_ssh_config_map, takes_changed_sssd_conf},
 };

@@ -4,7 +4,7 @@
 //! Slurm requeues the remaining jobs at once. When the operator removes a worker there is neither a job nor a record, and
 //! the hook ends at once. It is a shell script, because it has to run in every slurmd image.
 
-use api::{NodeSet, keys};
+use api::{NodeSet, keys, node_reason::TERMINATING};
 
 /// Kubernetes' default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: i64 = 30;
@@ -42,9 +42,6 @@ case $record in *" Reason=$ours"*)
 esac
 exit 0
 "#;
-
-/// The reason of a node whose pod terminates before it was drained.
-pub const TERMINATING: &str = "Pod is terminating";
 
 /// Renders the script for the grace period of this NodeSet.
 pub(super) fn render(nodeset: &NodeSet) -> String {

@@ -6,7 +6,10 @@
 //! node. That is recorded too ([`RESUMED`]), since the next slurmctld could be taken for one that forgot the drain. Every order
 //! names the state it was planned on and is rejected if the node has changed since.
 
-use api::keys;
+use api::{
+    keys,
+    node_reason::{LEAVING, as_given, is_of_operator, is_unreachable},
+};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use slurm::{Node, agent::Reason};
@@ -14,7 +17,7 @@ use slurm::{Node, agent::Reason};
 use super::{Effect, MetadataPatch, Plan, PlannedOrder, Situation, Wait, cordon};
 use crate::{
     cluster::{NodeOrder, Seen},
-    nodeset::{build::TERMINATING, observe::Observed},
+    nodeset::observe::Observed,
     worker::{Cause, DRAIN_REASON, DRAINED, RESUMED, Worker},
 };
 
@@ -23,8 +26,6 @@ const DURABLE_AFTER: SignedDuration = SignedDuration::from_secs(15);
 /// A slurmctld that started so soon after a drain may have lost it: its predecessor may have been killed at once, and
 /// Kubernetes takes up to two minutes to start another.
 const BACK_WITHIN: SignedDuration = SignedDuration::from_mins(2);
-/// Reasons that Slurm itself gives for nodes that were unreachable. All other reasons are an administrator's.
-const SLURM_REASONS: &[&str] = &["Not responding", "Node unexpectedly rebooted"];
 
 pub(super) fn plan_drains(situation: &Situation<'_>, plan: &mut Plan) {
     let observed = situation.observed;
@@ -52,13 +53,10 @@ pub(super) fn plan_drains(situation: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Follows the pod in the drain reason of a leaving worker, before the purpose.
-pub const LEAVING_REASON: &str = ") is pending termination for ";
-
 /// Returns the drain reason of a leaving worker.
 pub fn reason_to_leave(namespace: &str, pod: &str, cause: Cause) -> String {
     let (prefix, purpose) = (keys::NODE_REASON_PREFIX, cause.purpose());
-    format!("{prefix}Pod ({namespace}/{pod}{LEAVING_REASON}{purpose}")
+    format!("{prefix}Pod ({namespace}/{pod}{LEAVING}{purpose}")
 }
 
 /// Plans the drain of a worker that leaves for a cause, or is cordoned.
@@ -192,33 +190,12 @@ pub fn in_force_from(observed: &Observed, now: Timestamp) -> String {
 /// Whether the operator gave the reason of this node: the pod has it recorded, or it is one of the operator's sentences,
 /// given for the previous worker or by the pod's preStop hook. A node without a reason is an administrator's.
 pub(super) fn has_operator_reason(node: &Node, worker: Option<Worker<'_>>) -> bool {
-    worker.and_then(Worker::drain_reason) == Some(as_given(&node.reason)) || is_operator_reason(&node.reason)
+    worker.and_then(Worker::drain_reason) == Some(as_given(&node.reason)) || is_of_operator(&node.reason)
 }
 
-/// Returns a reason without what Slurm appends to it when it sets the node down, as in `RMA : Not responding`. It stays there
-/// when the node is back, as long as the node is drained.
-fn as_given(reason: &str) -> &str {
-    let without = |words: &&str| reason.strip_suffix(*words)?.strip_suffix(" : ");
-    SLURM_REASONS.iter().find_map(without).unwrap_or(reason)
-}
-
-/// Whether this is one of the operator's sentences, and not text that it passes on for a user.
-pub(super) fn is_operator_reason(reason: &str) -> bool {
-    let Some(words) = as_given(reason).strip_prefix(keys::NODE_REASON_PREFIX) else {
-        return false;
-    };
-    let about_pod = words.starts_with("Pod (") && (words.ends_with(") was cordoned") || words.contains(LEAVING_REASON));
-    let about_node = words.starts_with("Node (") && words.ends_with(") must be cordoned");
-    about_pod || about_node || words == TERMINATING || words.starts_with("lost: ")
-}
-
-pub(super) fn is_slurm_reason(reason: &str) -> bool {
-    SLURM_REASONS.iter().any(|words| reason.starts_with(words))
-}
-
-/// Whether an administrator gave the reason of this node.
+/// Whether an administrator gave the reason of this node, or anyone but the operator and Slurm's pings of an unreachable node.
 pub(super) fn has_manual_reason(node: &Node, worker: Option<Worker<'_>>) -> bool {
-    !node.reason.is_empty() && !has_operator_reason(node, worker) && !is_slurm_reason(&node.reason)
+    !node.reason.is_empty() && !has_operator_reason(node, worker) && !is_unreachable(&node.reason)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::{
 
 use api::{
     keys,
+    node_reason::{LEAVING, LOST, TERMINATING, is_of_operator, is_unreachable},
     nodeset::{PruneNodeRecords, ScalingMode},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -21,19 +22,14 @@ use slurm::{agent::Reason, node::Node as SlurmNode};
 use super::{
     Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerLoss, WorkerRemoval, cordon,
     departure::{REGISTERS_WITHIN, delete_unregistered},
-    drains::{LEAVING_REASON, has_manual_reason, has_operator_reason, is_operator_reason, is_slurm_reason},
+    drains::{has_manual_reason, has_operator_reason},
     max_unavailable,
     scale::ScalePlan,
     stale_jobs,
 };
 use crate::{
     cluster::{NodeOrder, Seen},
-    nodeset::{
-        build::{TERMINATING, hostname_on},
-        identity::Identity,
-        mirror::ASKED_AFTER,
-        observe::Observed,
-    },
+    nodeset::{build::hostname_on, identity::Identity, mirror::ASKED_AFTER, observe::Observed},
     unix_time::timestamp,
     worker::Worker,
 };
@@ -155,7 +151,7 @@ fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, is_planned:
         (true, "") => Some(TERMINATING.to_owned()),
         (true, _) => None,
         // An administrator's reason is kept.
-        (false, _) => (!has_manual_reason(node, worker)).then(|| format!("lost: {}", death.message)),
+        (false, _) => (!has_manual_reason(node, worker)).then(|| format!("{LOST}{}", death.message)),
     };
     let reason = words.map(|words| Reason::of(&format!("{}{words}", keys::NODE_REASON_PREFIX)));
     Some(PlannedOrder::new(node, NodeOrder::Down { reason }))
@@ -370,7 +366,7 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
 
 /// Whether the operator drained the worker to remove it, or its preStop hook set the node down.
 fn is_orderly_end(reason: &str) -> bool {
-    is_operator_reason(reason) && (reason.contains(LEAVING_REASON) || reason.contains(TERMINATING))
+    is_of_operator(reason) && (reason.contains(LEAVING) || reason.contains(TERMINATING))
 }
 
 /// Resumes nodes whose workers are back. A resume also makes slurmd register, which ends copies of jobs that Slurm has
@@ -388,7 +384,7 @@ pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
         // Slurm set it down before the worker became ready, or so long ago that Kubernetes would have noticed an outage.
         let given_up = node.reason_changed_at.finite().and_then(timestamp);
         let is_past = given_up.is_none_or(|at| at <= since || observed.now.duration_since(at) > MISSED_WITHIN);
-        if (has_operator_reason(node, Some(*worker)) || is_slurm_reason(&node.reason))
+        if (has_operator_reason(node, Some(*worker)) || is_unreachable(&node.reason))
             && missed_address(*worker, node).is_none()
             && (stale_jobs::is_down_for_stale_jobs(node) || is_past)
             && cordon::reason(observed, *worker).is_none()

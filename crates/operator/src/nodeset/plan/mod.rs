@@ -30,7 +30,7 @@ pub use self::{
     cordon::is_cordoned,
     daemon::fit,
     departure::may_be_ended,
-    drains::{LEAVING_REASON, in_force_from, reason_to_leave},
+    drains::{in_force_from, reason_to_leave},
     loss::{
         Death, LastSeen, cut_off, death_of_node, last_places, may_run_unseen, missed_address, note_workers,
         vanished_since, without_pod,

@@ -56,6 +56,16 @@ impl PartitionLine {
         }
     }
 
+    /// The members by their names, where the line may have a mark: NodeSets and nodes, and what is excluded.
+    pub(crate) fn members(&self) -> String {
+        let Some(mark) = &self.mark else {
+            return self.nodes.clone();
+        };
+        let (node_sets, excluded) = mark.names();
+        let listed = self.nodes.strip_prefix(&mark.name).unwrap_or_default();
+        format!("{node_sets}{listed} except {excluded}")
+    }
+
     /// The line in slurm.conf.
     pub(crate) fn whole(&self) -> String {
         format!("PartitionName={}", self.text())
@@ -154,6 +164,25 @@ mod tests {
         assert!(line.is_default() && is_self_contained(&line.whole()));
         assert_eq!(line.without_default().settings, "Topology=\"a  Default=NO b\"");
         assert_eq!(PartitionLine::read(&line.whole(), 3), Some(line));
+    }
+
+    #[test]
+    fn members_are_told_by_their_names() {
+        let members = |others: &str, excluded: &str| {
+            let excluded = slurm::Hostlist::parse(excluded).unwrap();
+            let mark = Mark::new("long", vec!["cpu".to_owned(), "gpu".to_owned()], &excluded);
+            let line = PartitionLine {
+                name: "long".to_owned(),
+                nodes: format!("{}{others}", mark.name),
+                state: "UP".to_owned(),
+                settings: String::new(),
+                generation: 3,
+                mark: Some(mark),
+            };
+            line.members()
+        };
+        assert_eq!(members("", "cpu-[0-1]"), "cpu,gpu except cpu-[0-1]");
+        assert_eq!(members(",ext[1,3]", "cpu-1,ext2"), "cpu,gpu,ext[1,3] except cpu-1,ext2");
     }
 
     #[test]

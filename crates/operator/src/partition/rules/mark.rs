@@ -63,6 +63,11 @@ impl Mark {
         }
     }
 
+    /// Returns the NodeSets, and the nodes that are excluded.
+    pub(crate) fn names(&self) -> (String, &str) {
+        (self.node_sets.join(","), &self.excluded)
+    }
+
     /// Whether a node of this set (by its name in Slurm) is a member.
     pub(crate) fn is_for(&self, node_set: &str, node: &str) -> bool {
         self.node_sets.iter().any(|name| name == node_set)
@@ -140,7 +145,7 @@ impl Marks {
 }
 
 /// Returns the partition of a feature, if the feature is a mark.
-fn partition_of(feature: &str) -> Option<&str> {
+pub(crate) fn partition_of(feature: &str) -> Option<&str> {
     let (partition, rest) = feature.rsplit_once(INFIX)?;
     (rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_lowercase())).then_some(partition)
 }
