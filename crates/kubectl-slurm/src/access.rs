@@ -1,6 +1,7 @@
 //! Access to the API server, and through it to the pod of slurmctld.
 
 mod live;
+mod live_nodes;
 mod write;
 
 use api::{Controller, NodeSet, Partition, wellknown::SLURM_CONF_FILE};
@@ -13,7 +14,9 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::live::Live;
+pub(crate) use self::live::{Live, SlurmError};
+pub(crate) use self::live_nodes::{NodeDetails, NodeJob};
+pub(crate) use self::write::{Changed, Undo};
 use crate::cli::Common;
 use crate::cluster::{Cluster, assemble};
 use crate::failure::{Failure, Outcome, with_causes};
@@ -45,6 +48,16 @@ impl Access {
 
     /// Returns the selected clusters, at least one.
     pub(crate) async fn clusters(&self) -> Outcome<Vec<Cluster>> {
+        let mut clusters = self.objects().await?;
+        let confs = try_join_all(clusters.iter().map(|cluster| self.slurm_conf(&cluster.controller))).await?;
+        for (cluster, conf) in clusters.iter_mut().zip(confs) {
+            cluster.slurm_conf = conf;
+        }
+        Ok(clusters)
+    }
+
+    /// Returns the objects of the selected clusters, without the accepted slurm.conf.
+    pub(crate) async fn objects(&self) -> Outcome<Vec<Cluster>> {
         let all = ListParams::default();
         let (controllers, node_sets, partitions) = futures::try_join!(
             self.list::<Controller>(&all),
@@ -65,10 +78,6 @@ impl Access {
         clusters.retain(|cluster| self.cluster.as_ref().is_none_or(|name| *name == cluster.name()));
         if clusters.is_empty() {
             return Err(self.no_cluster(&known));
-        }
-        let confs = try_join_all(clusters.iter().map(|cluster| self.slurm_conf(&cluster.controller))).await?;
-        for (cluster, conf) in clusters.iter_mut().zip(confs) {
-            cluster.slurm_conf = conf;
         }
         Ok(clusters)
     }

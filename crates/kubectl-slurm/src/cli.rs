@@ -1,5 +1,7 @@
 //! The command line.
 
+mod examples;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -11,7 +13,7 @@ use thiserror::Error;
     bin_name = "kubectl slurm",
     version,
     about = "Slurm clusters on Kubernetes, as their administrators see them",
-    after_help = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 timed out"
+    after_help = examples::ALL
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -20,7 +22,9 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// The options of every command, which have a section of their own in `--help`.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Common {
     /// The namespace of the cluster
     #[arg(short, long, global = true, value_name = "NAME")]
@@ -61,17 +65,19 @@ pub(crate) enum Format {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Partitions of all kinds
-    #[command(subcommand, alias = "partitions", alias = "part")]
+    #[command(subcommand, alias = "partitions", alias = "part", after_help = examples::PARTITION)]
     Partition(PartitionCommand),
-    /// Slurm nodes that are pods
-    #[command(subcommand, alias = "nodes")]
+    /// Slurm nodes
+    #[command(subcommand, alias = "nodes", after_help = examples::NODE)]
     Node(NodeCommand),
     /// Slurm's configuration
-    #[command(subcommand)]
+    #[command(subcommand, after_help = examples::CONFIG)]
     Config(ConfigCommand),
     /// One screen about a cluster
+    #[command(after_help = examples::STATUS)]
     Status(Watch),
     /// Print a completion script
+    #[command(after_help = examples::COMPLETION)]
     Completion {
         /// The shell
         shell: clap_complete::Shell,
@@ -107,14 +113,16 @@ pub(crate) struct Wait {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PartitionCommand {
     /// All partitions of a cluster, of all kinds
-    #[command(alias = "ls")]
+    #[command(alias = "ls", after_help = examples::PARTITION_LIST)]
     List(Watch),
     /// Everything about one partition
+    #[command(after_help = examples::PARTITION_SHOW)]
     Show {
         /// Name of the partition in Slurm
         name: String,
     },
     /// Create a Partition object
+    #[command(after_help = examples::PARTITION_CREATE)]
     Create {
         /// Name of the partition in Slurm
         name: String,
@@ -131,6 +139,7 @@ pub(crate) enum PartitionCommand {
         wait: Wait,
     },
     /// Change settings and members of a partition
+    #[command(after_help = examples::PARTITION_SET)]
     Set {
         /// Name of the partition in Slurm
         name: String,
@@ -144,6 +153,7 @@ pub(crate) enum PartitionCommand {
         wait: Wait,
     },
     /// Accept no new jobs; queued and running ones continue
+    #[command(after_help = examples::PARTITION_DRAIN)]
     Drain {
         /// Name of the partition in Slurm
         name: String,
@@ -154,6 +164,7 @@ pub(crate) enum PartitionCommand {
         wait: Wait,
     },
     /// Accept jobs again, even if the state was set manually with scontrol
+    #[command(after_help = examples::PARTITION_RESUME)]
     Resume {
         /// Name of the partition in Slurm
         name: String,
@@ -161,6 +172,7 @@ pub(crate) enum PartitionCommand {
         wait: Wait,
     },
     /// Close the partition, wait for its jobs, remove it
+    #[command(after_help = examples::PARTITION_DELETE)]
     Delete {
         /// Name of the partition in Slurm
         name: String,
@@ -171,10 +183,17 @@ pub(crate) enum PartitionCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
-    /// All nodes that are pods
-    #[command(alias = "ls")]
+    /// All nodes, and why, since when and by whom they are out of service
+    #[command(alias = "ls", after_help = examples::NODE_LIST)]
     List(Watch),
+    /// Everything about one node
+    #[command(after_help = examples::NODE_SHOW)]
+    Show {
+        /// Pod or Slurm node
+        name: String,
+    },
     /// Accept no new jobs; running ones continue
+    #[command(after_help = examples::NODE_DRAIN)]
     Drain {
         /// Pods or Slurm nodes, also as hostlists: compute-[0-3]
         #[arg(required = true, value_name = "NODE")]
@@ -186,6 +205,7 @@ pub(crate) enum NodeCommand {
         wait: Wait,
     },
     /// Accept jobs again
+    #[command(after_help = examples::NODE_RESUME)]
     Resume {
         /// Pods or Slurm nodes, also as hostlists: compute-[0-3]
         #[arg(required = true, value_name = "NODE")]
@@ -198,13 +218,16 @@ pub(crate) enum NodeCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Differences between the objects and what slurmctld runs with; exit code 1 if there are any
+    #[command(after_help = examples::CONFIG_DIFF)]
     Diff,
     /// The last accepted and refused revisions
+    #[command(after_help = examples::CONFIG_HISTORY)]
     History {
         /// Show one revision with its difference
         revision: Option<u64>,
     },
     /// Check files without a cluster; exit code 1 if slurmctld would refuse them
+    #[command(after_help = examples::CONFIG_CHECK)]
     Check {
         /// A file, a directory with slurm.conf in it, or - for standard input
         #[arg(value_name = "FILE | DIR | -")]
@@ -242,6 +265,69 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    /// Returns the words of an example as a shell would.
+    fn words(example: &str) -> Vec<String> {
+        let line = example
+            .split(" #")
+            .next()
+            .unwrap_or_default()
+            .split(" > ")
+            .next()
+            .unwrap_or_default();
+        let mut words = vec![String::new()];
+        let mut is_quoted = false;
+        for c in line.trim().chars() {
+            match (c, words.last_mut()) {
+                ('\'', _) => is_quoted = !is_quoted,
+                (' ', _) if !is_quoted => words.push(String::new()),
+                (c, Some(word)) => word.push(c),
+                (_, None) => {}
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    fn check_examples(command: &clap::Command) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let examples: Vec<&str> = help
+            .lines()
+            .filter(|line| line.starts_with("  kubectl slurm "))
+            .collect();
+        assert!(
+            help.starts_with("Examples:\n") && !examples.is_empty(),
+            "{} has no example",
+            command.get_name()
+        );
+        for example in examples {
+            let words = words(example).into_iter().skip(2);
+            let parsed = Cli::try_parse_from(std::iter::once("kubectl-slurm".to_owned()).chain(words));
+            assert!(parsed.is_ok(), "{example}: {parsed:?}");
+        }
+        command.get_subcommands().for_each(check_examples);
+    }
+
+    #[test]
+    fn every_command_has_examples_that_are_right() {
+        check_examples(&Cli::command());
+    }
+
+    #[test]
+    fn global_options_have_a_section_of_their_own() {
+        let mut command = Cli::command();
+        command.build();
+        let list = command
+            .find_subcommand_mut("node")
+            .and_then(|node| node.find_subcommand_mut("list"));
+        let help = list.unwrap().render_help().to_string();
+        let (own, global) = help.split_once("Global options:").unwrap();
+        assert!(own.contains("--watch") && !own.contains("--kubeconfig"), "{help}");
+        assert!(
+            global.contains("--kubeconfig") && !global.contains("-w, --watch"),
+            "{help}"
+        );
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub(crate) enum Failure {
     /// It was refused, or it failed.
     #[error("{0}")]
     Refused(String),
+    /// The operator or slurmctld rejected a change, which has to be undone.
+    #[error("{0}")]
+    Rejected(String),
     /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
@@ -52,7 +55,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Closed => 0,
-            Self::Refused(_) | Self::Different | Self::Hostlist(_) => 1,
+            Self::Refused(_) | Self::Rejected(_) | Self::Different | Self::Hostlist(_) => 1,
             Self::Usage(_) | Self::InvalidObject(_) => 2,
             Self::NotFound(_) => 3,
             Self::TimedOut(_) => 4,
@@ -113,6 +116,7 @@ mod tests {
         let codes: Vec<u8> = [
             Failure::Closed,
             Failure::refused("x"),
+            Failure::Rejected("x".into()),
             Failure::usage("x"),
             Failure::not_found("x"),
             Failure::TimedOut("x".into()),
@@ -120,7 +124,7 @@ mod tests {
         .iter()
         .map(Failure::exit_code)
         .collect();
-        assert_eq!(codes, [0, 1, 2, 3, 4]);
+        assert_eq!(codes, [0, 1, 1, 2, 3, 4]);
     }
 
     #[test]

@@ -39,6 +39,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Selects the implementation of TLS.
+fn install_crypto() {
+    // Fails only if one is selected already.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
 fn run(cli: Cli) -> Outcome {
     let Cli { common, command } = cli;
     // These need no cluster.
@@ -47,8 +53,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Config(ConfigCommand::Check { path }) => return config::check(path),
         _ => {}
     }
-    // Fails only if a provider is installed already.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    install_crypto();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::refused(format!("cannot start: {error}")))?;
     runtime.block_on(async {

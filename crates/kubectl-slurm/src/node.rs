@@ -1,6 +1,7 @@
-//! Nodes of Slurm that are pods.
+//! Nodes of Slurm, above all those that are pods.
 
 mod commands;
+mod show;
 mod view;
 
 pub(crate) use self::commands::{list_pods, run};

@@ -9,6 +9,6 @@ mod show;
 mod view;
 
 pub(crate) use self::commands::{live, run};
-pub(crate) use self::place::settings_of_line;
+pub(crate) use self::place::{partition_names, settings_of_line};
 pub(crate) use self::show::partition_table;
 pub(crate) use self::view::{PartitionView, view_partitions};

@@ -32,7 +32,7 @@ pub(crate) async fn until<T>(
         let why = match poll(start.elapsed()).await? {
             Progress::Done(done) => return Ok(done),
             Progress::Waits(why) => why,
-            Progress::Refused(why) => return Err(Failure::refused(why)),
+            Progress::Refused(why) => return Err(Failure::Rejected(why)),
         };
         if start.elapsed() > wait.timeout {
             return Err(Failure::TimedOut(format!(

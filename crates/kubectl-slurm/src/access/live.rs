@@ -82,21 +82,28 @@ impl Jobs {
 
 /// The output of a command, and its error message if it failed.
 #[derive(Debug)]
-struct Output {
-    out: Vec<u8>,
+pub(super) struct Output {
+    pub(super) out: Vec<u8>,
     failure: Option<String>,
 }
 
 impl Output {
-    fn succeeded(self) -> Result<Vec<u8>, SlurmError> {
+    pub(super) fn succeeded(self) -> Result<Vec<u8>, SlurmError> {
         self.failure
             .map_or(Ok(self.out), |failure| Err(SlurmError::Failed(failure)))
     }
 
-    /// Returns the partitions of the output. If slurmdbd does not respond or refuses, scontrol fails after it has printed them.
-    fn partitions(self) -> Result<Vec<slurm::Partition>, SlurmError> {
-        let partitions = slurm::answer::decode_to_show(&self.out);
-        partitions.map_err(|error| self.failure.map_or(SlurmError::Decode(error), SlurmError::Failed))
+    /// Returns the list in the output. If slurmdbd does not respond or refuses, scontrol fails after it has printed it.
+    pub(super) fn list<T>(&self) -> Result<Vec<T>, SlurmError>
+    where
+        Vec<T>: slurm::answer::Payload,
+    {
+        let list = slurm::answer::decode_to_show(&self.out);
+        list.map_err(|error| {
+            self.failure
+                .clone()
+                .map_or(SlurmError::Decode(error), SlurmError::Failed)
+        })
     }
 }
 
@@ -107,7 +114,7 @@ impl Access {
         let jobs = self.run_slurm(cluster, &["squeue", "--all", "--noheader", "--format=%T|%P"]);
         let (partitions, jobs) = futures::try_join!(partitions, jobs)?;
         Ok(Live {
-            partitions: partitions.partitions()?,
+            partitions: partitions.list()?,
             jobs: Jobs::parse(&String::from_utf8_lossy(&jobs.succeeded()?)),
         })
     }
@@ -117,7 +124,7 @@ impl Access {
         self.run_slurm(cluster, command).await?.succeeded()
     }
 
-    async fn run_slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Output, SlurmError> {
+    pub(super) async fn run_slurm(&self, cluster: &Cluster, command: &[&str]) -> Result<Output, SlurmError> {
         if cluster.controller.spec.is_external() {
             return Err(SlurmError::External);
         }
@@ -199,10 +206,10 @@ mod tests {
                 "source": "slurmdb_tres_get"
             }]
         }"#;
-        let shown = output(all).partitions().unwrap();
+        let shown: Vec<slurm::Partition> = output(all).list().unwrap();
         assert_eq!(shown.first().unwrap().name, "all");
         assert_eq!(
-            output("").partitions().unwrap_err().to_string(),
+            output("").list::<slurm::Partition>().unwrap_err().to_string(),
             "Protocol authentication error"
         );
         assert!(output(all).succeeded().is_err());

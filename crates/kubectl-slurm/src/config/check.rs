@@ -13,15 +13,16 @@ const SLURM_CONF: &str = "slurm.conf";
 
 pub(crate) fn run(path: &Path) -> Outcome {
     let files = read(path)?;
+    let name = match path.to_str() {
+        Some("-") => "standard input".to_owned(),
+        _ => path.display().to_string(),
+    };
     let (text, refused) = findings(&files);
     print(&text)?;
     if refused {
-        return Err(Failure::refused(format!("slurmctld would refuse {}", path.display())));
+        return Err(Failure::refused(format!("slurmctld would refuse {name}")));
     }
-    print(&format!(
-        "no problems that slurmctld would refuse in {}\n",
-        path.display()
-    ))
+    print(&format!("no problems that slurmctld would refuse in {name}\n"))
 }
 
 /// Returns the problems, one per line, and whether the files are refused. Pure.

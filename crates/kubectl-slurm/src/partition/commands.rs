@@ -3,6 +3,7 @@
 mod delete;
 mod lines;
 mod objects;
+mod undo;
 
 use api::keys::{apps, labels};
 use k8s_openapi::api::core::v1::Pod;
@@ -40,8 +41,10 @@ pub(crate) async fn run(access: &Access, common: &Common, command: PartitionComm
                     place.field(&cluster)
                 )));
             }
-            let members = parse_members(&cluster, &nodes)?;
             let settings = parse_settings(&settings)?;
+            let workers = workers(access, &cluster).await?;
+            let members = parse_members(&cluster, &workers, &nodes)?;
+            let exclude = parse_excluded(&workers, &exclude)?;
             objects::create(access, &cluster, &name, &members, &exclude, &settings, &wait).await
         }
         PartitionCommand::Set {
@@ -55,7 +58,11 @@ pub(crate) async fn run(access: &Access, common: &Common, command: PartitionComm
                 return Err(Failure::usage("nothing to set; give KEY=VALUE, KEY- or --nodes"));
             }
             let target = find(access, &name).await?;
-            let members = parse_members(&target.cluster, &nodes)?;
+            let members = if nodes.is_empty() {
+                Vec::new()
+            } else {
+                parse_members(&target.cluster, &workers(access, &target.cluster).await?, &nodes)?
+            };
             let note = Note::None;
             let wanted = Change {
                 settings,
@@ -172,14 +179,25 @@ fn unknown(clusters: &[Cluster], name: &str) -> Failure {
     ))
 }
 
-fn parse_members(cluster: &Cluster, nodes: &[String]) -> Outcome<Vec<MemberChange>> {
-    nodes.iter().map(|change| parse_change(cluster, change)).collect()
+fn parse_members(cluster: &Cluster, workers: &Workers, nodes: &[String]) -> Outcome<Vec<MemberChange>> {
+    let nodes = nodes.iter();
+    nodes.map(|change| parse_change(cluster, workers, change)).collect()
+}
+
+fn parse_excluded(workers: &Workers, nodes: &[String]) -> Outcome<Vec<String>> {
+    let excluded = |list: &String| {
+        let names = workers.names_in(list).and_then(slurm::Hostlist::of_names);
+        let names = names
+            .map_err(|error| Failure::usage(format!("--exclude {list}: {error}; write nodes as in node[005-010]")))?;
+        Ok(names.to_string())
+    };
+    nodes.iter().map(excluded).collect()
 }
 
 async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
     match target.kind {
         Kind::Partition => objects::change(access, target, change, wait).await,
-        _ => lines::change(access, target, change, wait).await,
+        _ => lines::change(access, target, change, wait).await.map(drop),
     }
 }
 
@@ -196,12 +214,16 @@ async fn workers(access: &Access, cluster: &Cluster) -> Outcome<Workers> {
         .api::<Pod>(&cluster.namespace())
         .list(&ListParams::default().labels(&selector))
         .await?;
-    let views = view_nodes(&pods.items)
-        .into_iter()
-        .filter(|view| !view.node_set.is_empty());
-    Ok(Workers {
-        nodes: views.map(|view| (view.node_set, view.name)).collect(),
-    })
+    let mut workers = Workers::default();
+    for view in view_nodes(&pods.items) {
+        if view.pod != view.name {
+            workers.by_pod.insert(view.pod, view.name.clone());
+        }
+        if !view.node_set.is_empty() {
+            workers.nodes.push((view.node_set, view.name));
+        }
+    }
+    Ok(workers)
 }
 
 async fn list(access: &Access, common: &Common, watch: &Watch) -> Outcome {

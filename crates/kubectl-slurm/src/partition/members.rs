@@ -1,8 +1,10 @@
 //! Changes of the members of a partition: `+node[005-010]`, `-node[001-002]`, `+gpu`. Pure.
 
+use std::collections::BTreeMap;
+
 use api::NodeSet;
 use kube::ResourceExt as _;
-use slurm::Hostlist;
+use slurm::{Hostlist, hostlist::HostlistError};
 
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
@@ -29,9 +31,18 @@ pub(crate) enum Sign {
 pub(crate) struct Workers {
     /// The name of the NodeSet object, and Slurm's name of one of its nodes.
     pub(crate) nodes: Vec<(String, String)>,
+    /// Slurm's names by those of the pods, where they differ.
+    pub(crate) by_pod: BTreeMap<String, String>,
 }
 
 impl Workers {
+    /// Returns the names in Slurm of a hostlist of nodes or pods.
+    pub(crate) fn names_in(&self, list: &str) -> Result<Vec<String>, HostlistError> {
+        let names = Hostlist::parse(list)?;
+        let in_slurm = |name: String| self.by_pod.get(&name).cloned().unwrap_or(name);
+        Ok(names.names().map(in_slurm).collect())
+    }
+
     /// Returns the NodeSet of a node, by its pod, or by its name if it has no pod yet.
     pub(crate) fn owner(&self, cluster: &Cluster, node: &str) -> Option<String> {
         let running = self.nodes.iter().find(|(_, name)| name == node);
@@ -52,7 +63,7 @@ fn could_name(set: &NodeSet, node: &str) -> bool {
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-pub(crate) fn parse_change(cluster: &Cluster, text: &str) -> Outcome<MemberChange> {
+pub(crate) fn parse_change(cluster: &Cluster, workers: &Workers, text: &str) -> Outcome<MemberChange> {
     let (sign, list) = match text.split_at_checked(1) {
         Some(("+", list)) => (Sign::Add, list),
         Some(("-", list)) => (Sign::Remove, list),
@@ -64,9 +75,11 @@ pub(crate) fn parse_change(cluster: &Cluster, text: &str) -> Outcome<MemberChang
             node_sets.push(set.name_any());
             continue;
         }
-        let list = Hostlist::parse(item)
-            .map_err(|error| Failure::usage(format!("--nodes {text}: {error}; write nodes as in node[005-010]")))?;
-        nodes.extend(list.names());
+        let names = workers.names_in(item);
+        nodes
+            .extend(names.map_err(|error| {
+                Failure::usage(format!("--nodes {text}: {error}; write nodes as in node[005-010]"))
+            })?);
     }
     if node_sets.is_empty() && nodes.is_empty() {
         return Err(Failure::usage(format!(
@@ -320,10 +333,11 @@ mod tests {
         let cluster = cluster();
         let workers = Workers {
             nodes: vec![("compute".into(), "odd-name".into())],
+            by_pod: BTreeMap::from([("slurm-gpu-3".into(), "g-3".into())]),
         };
         let mut members = start.clone();
         for change in changes {
-            members.change(&cluster, &workers, &parse_change(&cluster, change)?)?;
+            members.change(&cluster, &workers, &parse_change(&cluster, &workers, change)?)?;
         }
         Ok([members.node_sets, members.nodes, members.exclude])
     }
@@ -385,6 +399,13 @@ mod tests {
             (vec!["-compute"], vec![], vec!["ext[001-004]"], vec![]),
             // A single node of a NodeSet that is no member.
             (vec!["+g-3"], vec!["compute"], vec!["ext[001-004]", "g-3"], vec![]),
+            // By the name of its pod.
+            (
+                vec!["+slurm-gpu-[3-3]"],
+                vec!["compute"],
+                vec!["ext[001-004]", "g-3"],
+                vec![],
+            ),
             (vec!["gpu,n[1-2]"], vec!["gpu"], vec!["n[1-2]"], vec![]),
         ] {
             let expected = [list(&node_sets), list(&nodes), list(&exclude)];
@@ -431,7 +452,8 @@ mod tests {
     fn the_line_of_a_partition_is_changed_if_possible() {
         let cluster = cluster();
         let change = |nodes: &str, change: &str| {
-            change_line(&cluster, &Workers::default(), nodes, &parse_change(&cluster, change)?)
+            let workers = Workers::default();
+            change_line(&cluster, &workers, nodes, &parse_change(&cluster, &workers, change)?)
         };
         for (nodes, by, expected) in [
             ("compute", "+gpu", "compute,g"),

@@ -110,6 +110,11 @@ pub(crate) fn places(cluster: &Cluster) -> Vec<(String, Place<'_>)> {
         .collect()
 }
 
+/// Returns the names of all partitions of the objects.
+pub(crate) fn partition_names(cluster: &Cluster) -> Vec<String> {
+    places(cluster).into_iter().map(|(name, _)| name).collect()
+}
+
 /// Returns the settings of the partition's line in slurm.conf, without those of `PartitionName=DEFAULT`. For a Partition object these
 /// are its own; the operator adds the members.
 pub(crate) fn wanted_settings(cluster: &Cluster, name: &str, place: &Place<'_>) -> Settings {

@@ -157,7 +157,17 @@ fn change_members(namespace: &Namespace) {
     }
     done(namespace, &["partition", "set", "both", "--nodes", "-compute-0"]);
     live(namespace, "both", &[" Nodes=second-0 "]);
+    // By names that people know, and not by the mark in slurm.conf.
+    let shown = done(namespace, &["partition", "show", "both"]);
+    assert!(shown.contains("compute,second except compute-0\n"), "{shown}");
+    let history = done(namespace, &["config", "history"]);
+    assert!(!history.contains("both.members-"), "{history}");
     done(namespace, &["partition", "set", "both", "--nodes", "+compute-0"]);
+    live(namespace, "both", &[" Nodes=compute-0,second-0 "]);
+    // By the name of its pod.
+    done(namespace, &["partition", "set", "both", "--nodes", "-slurm-second-0"]);
+    live(namespace, "both", &[" Nodes=compute-0 "]);
+    done(namespace, &["partition", "set", "both", "--nodes", "+second-0"]);
     live(namespace, "both", &[" Nodes=compute-0,second-0 "]);
     done(namespace, &["partition", "set", "highprio", "--nodes", "+slurm-second"]);
     live(namespace, "highprio", &["TotalNodes=2"]);
@@ -189,18 +199,49 @@ fn close_and_open(namespace: &Namespace) {
     }
 }
 
-/// A rejection has the message of the condition, and slurmctld continues as before.
+/// A rejection has the message of the condition, leaves nothing behind in the object, and slurmctld continues as before.
 fn refuse_and_warn(namespace: &Namespace) {
-    let refused = fails(namespace, &["partition", "set", "compute", "MaxTime=soon"], 1);
-    assert!(refused.contains("MaxTime") && refused.contains("soon"), "{refused}");
+    let (config_before, extra_before) = (config(namespace), extra_conf(namespace));
+    for (name, setting) in [
+        ("compute", "MaxTime=soon"),
+        ("highprio", "MaxTime=soon"),
+        ("both", "QOS=nonesuch"),
+    ] {
+        let refused = fails(namespace, &["partition", "set", name, setting, "PriorityTier=3"], 1);
+        let (_, value) = setting.split_once('=').unwrap();
+        assert!(refused.contains(value) && refused.contains("was undone"), "{refused}");
+    }
     live(namespace, "compute", &["MaxTime=01:30:00"]);
-    let different = run(namespace, &["config", "diff"]);
-    assert!(
-        different.code == Some(1) && different.out.contains("+PartitionName=compute"),
-        "{}",
-        different.out
+    assert_eq!(
+        (config(namespace), extra_conf(namespace)),
+        (config_before, extra_before)
     );
-    done(namespace, &["partition", "set", "compute", "MaxTime=90"]);
+    assert_eq!(object(namespace, ".spec.qos").unwrap(), "");
+    assert_eq!(object(namespace, ".spec.priorityTier").unwrap(), "7");
+    let events = [
+        "get",
+        "events",
+        "--field-selector",
+        "involvedObject.kind=Partition,involvedObject.name=both",
+    ];
+    let events = namespace
+        .ask(&[&events[..], &["-o", "jsonpath={.items[*].message}"]].concat())
+        .unwrap();
+    assert!(events.contains("nonesuch"), "{events}");
+    // Nor does a new object stay.
+    let create = ["partition", "create", "bad", "--nodes", "compute", "QOS=nonesuch"];
+    let refused = fails(namespace, &create, 1);
+    assert!(
+        refused.contains("nonesuch") && refused.contains("deleted again"),
+        "{refused}"
+    );
+    eventually("the rejected Partition is gone", SOON, || {
+        let left = namespace.ask(&["get", "partitions.slinky.slurm.net", "-o", "name"])?;
+        expect(!left.contains("/bad"), left)
+    })
+    .unwrap();
+    // The next change is accepted, and nothing waits.
+    done(namespace, &["partition", "set", "both", "PriorityTier=8"]);
     let same = done(namespace, &["config", "diff"]);
     assert!(same.contains("runs with the settings of all objects"), "{same}");
 
@@ -258,6 +299,18 @@ fn nodes_configuration_and_status_are_shown() {
         list.contains("IDLE+DRAIN") && list.contains("slurm-operator: disk swap"),
         "{list}"
     );
+    let shown = done(&namespace, &["node", "show", "slurm-second-0"]);
+    for words in [
+        "Name:            second-0\n",
+        "Why:             slurm-operator: disk swap\n",
+        "By:              Person\n",
+        "Pod cordoned:    disk swap\n",
+        "Address:         ",
+        "Jobs:            none\n",
+    ] {
+        assert!(shown.contains(words), "{words:?} in {shown}");
+    }
+    fails(&namespace, &["node", "show", "nope"], 3);
     done(&namespace, &["node", "resume", "second-0", "compute-0"]);
     for name in ["compute-0", "second-0"] {
         assert!(!node(name).contains("DRAIN"), "{}", node(name));
@@ -265,8 +318,35 @@ fn nodes_configuration_and_status_are_shown() {
     // A drain by hand.
     slurm(&namespace, "scontrol update NodeName=second-0 State=DRAIN Reason=fan").unwrap();
     eventually("the pod has a condition for Slurm's drain", SOON, || {
-        let list = done(&namespace, &["node", "list"]);
-        expect(list.contains("fan"), list)
+        let second = namespace.ask(&[
+            "get",
+            "pod",
+            "slurm-second-0",
+            "-o",
+            "jsonpath={.status.conditions[*].message}",
+        ])?;
+        expect(second.contains("fan"), second)
+    })
+    .unwrap();
+    let list = done(&namespace, &["node", "list"]);
+    assert!(list.contains(" fan ") && list.contains("Z   Person ("), "{list}");
+    let check = "scontrol update NodeName=compute-0 State=DRAIN Reason='NHC: /scratch is full'";
+    slurm(&namespace, check).unwrap();
+    eventually("the NodeSet says who drained its node", SOON, || {
+        let said = namespace.field("nodeset/compute", ".status.outOfService[0]")?;
+        let is_told = [
+            r#""by":"Check""#,
+            "NHC: /scratch is full",
+            r#""node":"compute-0""#,
+            r#""since":"#,
+        ];
+        expect(is_told.iter().all(|words| said.contains(words)), said)
+    })
+    .unwrap();
+    done(&namespace, &["node", "resume", "compute-0"]);
+    eventually("the node is in service again", SOON, || {
+        let said = namespace.field("nodeset/compute", ".status.outOfService")?;
+        expect(said.is_empty(), said)
     })
     .unwrap();
     done(&namespace, &["node", "resume", "second-0"]);
@@ -305,4 +385,38 @@ fn nodes_configuration_and_status_are_shown() {
     }
     slurm(&namespace, &format!("scancel {job}")).unwrap();
     assert!(done(&namespace, &["completion", "bash"]).contains("kubectl-slurm"));
+    complete_names(&namespace);
+}
+
+/// kubectl's own completion, which its scripts for bash, zsh and fish all ask, completes names by the plugin.
+fn complete_names(namespace: &Namespace) {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = testbed::sibling("kubectl-slurm").unwrap();
+    for name in ["kubectl-slurm", "kubectl_complete-slurm"] {
+        std::os::unix::fs::symlink(&plugin, folder.path().join(name)).unwrap();
+    }
+    let path = format!(
+        "{}:{}",
+        folder.path().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    for (words, expected) in [
+        (&["partition", "show", "high"][..], "highprio\n:4"),
+        (&["node", "drain", "comp"], "compute-0\n:4"),
+        (
+            &["partition", "set", "all", "--nodes", "+slurm-sec"],
+            "+slurm-second\n:4",
+        ),
+        (&["status", "--cluster", ""], "slurm\n:4"),
+    ] {
+        // The options of the cluster come first; the words of a person follow.
+        let mut command = cluster().kubectl(&["__complete", "slurm", "--namespace", &namespace.name]);
+        let output = command.args(words).env("PATH", &path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            said.starts_with(expected),
+            "{words:?}: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
 }

@@ -4,8 +4,9 @@ use api::{Controller, NodeSet, Partition};
 use kube::api::DeleteParams;
 use serde_json::json;
 
+use super::undo::{revert, undo_rejected};
 use super::{Change, Note, Target, lines};
-use crate::access::Access;
+use crate::access::{Access, Changed, Undo};
 use crate::cli::Wait;
 use crate::failure::{Failure, Outcome};
 use crate::output::print;
@@ -55,8 +56,9 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
             target.name
         )));
     }
+    let mut drained = None;
     if jobs > 0 {
-        lines::change(access, target, &Change::state("DRAIN", Note::Drained(None)), wait).await?;
+        drained = lines::change(access, target, &Change::state("DRAIN", Note::Drained(None)), wait).await?;
         until(wait, &format!("partition {} is not empty", target.name), async |_| {
             Ok(match self::jobs(access, target).await? {
                 0 => Progress::Done(()),
@@ -67,15 +69,21 @@ async fn line(access: &Access, target: &Target, wait: &Wait) -> Outcome {
     }
     let controllers = access.api::<Controller>(&target.cluster.namespace());
     let before = Box::new(controllers.get(&target.cluster.name()).await?);
-    let (generation, changed) = match target.kind {
+    let (generation, undo) = match target.kind {
         Kind::NodeSet => (None, remove_from_node_set(access, target).await?),
         _ => remove_from_extra_conf(access, target).await?,
     };
     let expected = ExpectedLine {
         before,
-        ..lines::expect(target, None, generation, changed)
+        ..lines::expect(target, None, generation, undo.is_some())
     };
-    let how = lines::wait_live(access, target, &expected, wait).await?;
+    let live = lines::wait_live(access, target, &expected, wait).await;
+    let is_rejected = matches!(live, Err(Failure::Rejected(_)));
+    let undone = undo_rejected(access, target, undo.as_ref(), live).await;
+    if let Some(drained) = drained.filter(|_| is_rejected) {
+        revert(access, target, &drained).await?;
+    }
+    let how = undone?;
     print(&format!("partition {} deleted{how}\n", target.name))
 }
 
@@ -92,9 +100,9 @@ async fn jobs(access: &Access, target: &Target) -> Outcome<usize> {
     Ok(running + pending)
 }
 
-async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<bool> {
+async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<Option<Undo>> {
     let api = access.api::<NodeSet>(&target.cluster.namespace());
-    let (set, changed) = Access::change(&api, &target.object, |set: &NodeSet| {
+    let Changed { object: set, undo } = Access::change(&api, &target.object, |set: &NodeSet| {
         let wanted = set.spec.wanted_partition();
         Ok(wanted.map(|_| json!({ "spec": { "partition": { "enabled": false } } })))
     })
@@ -104,14 +112,17 @@ async fn remove_from_node_set(access: &Access, target: &Target) -> Outcome<bool>
         &["spec", "partition", "enabled"],
         "nodesets.ENTRY.partition.enabled",
     );
-    Ok(changed)
+    Ok(undo)
 }
 
-async fn remove_from_extra_conf(access: &Access, target: &Target) -> Outcome<(Option<i64>, bool)> {
+async fn remove_from_extra_conf(access: &Access, target: &Target) -> Outcome<(Option<i64>, Option<Undo>)> {
     let api = access.api::<Controller>(&target.cluster.namespace());
     let remove = |controller: &Controller| Ok(removed_line_patch(controller, &target.name));
-    let (controller, changed) = Access::change(&api, &target.object, remove).await?;
+    let Changed {
+        object: controller,
+        undo,
+    } = Access::change(&api, &target.object, remove).await?;
     let value = format!("controller.extraConf, or partitions.{},", target.name);
     warn_owner(&controller, &["spec", "extraConf"], &value);
-    Ok((controller.metadata.generation, changed))
+    Ok((controller.metadata.generation, undo))
 }

@@ -4,8 +4,9 @@ use api::{Controller, NodeSet};
 use slurm::conf::{Key, SettingChange, Settings};
 
 use super::objects::word;
+use super::undo::undo_rejected;
 use super::{Change, Note, Target, workers};
-use crate::access::Access;
+use crate::access::{Access, Changed, Undo};
 use crate::cli::Wait;
 use crate::failure::{Failure, Outcome};
 use crate::output::{notify, print};
@@ -15,7 +16,8 @@ use crate::partition::expect::{ExpectedLine, judge_line};
 use crate::partition::place::{Kind, Place, settings_of_line, wanted_settings};
 use crate::wait::{Progress, report, until};
 
-pub(super) async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome {
+/// Returns how to revert the change.
+pub(super) async fn change(access: &Access, target: &Target, change: &Change, wait: &Wait) -> Outcome<Option<Undo>> {
     if target.cluster.controller.spec.is_external() {
         return Err(Failure::refused(format!(
             "slurmctld of {} runs outside Kubernetes, and its slurm.conf is not managed by the operator; change it there, or create a Partition object",
@@ -25,27 +27,32 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
     if let Note::Drained(Some(_)) = change.note {
         notify("the reason is not stored: only a Partition object has a field for it");
     }
-    let expected = match target.kind {
+    let (expected, undo) = match target.kind {
         Kind::NodeSet => change_node_set(access, target, change).await?,
         _ => change_extra_conf(access, target, change).await?,
     };
-    let how = wait_live(access, target, &expected, wait).await?;
-    if wait.wait {
-        settle_state(access, target, change, wait).await?;
-    }
-    print(&format!("partition {} {}{how}\n", target.name, word(change)))
+    let done = async {
+        let how = wait_live(access, target, &expected, wait).await?;
+        if wait.wait {
+            settle_state(access, target, change, wait).await?;
+        }
+        Ok(how)
+    };
+    let how = undo_rejected(access, target, undo.as_ref(), done.await).await?;
+    print(&format!("partition {} {}{how}\n", target.name, word(change)))?;
+    Ok(undo)
 }
 
-async fn change_node_set(access: &Access, target: &Target, change: &Change) -> Outcome<ExpectedLine> {
+async fn change_node_set(access: &Access, target: &Target, change: &Change) -> Outcome<(ExpectedLine, Option<Undo>)> {
     let api = access.api::<NodeSet>(&target.cluster.namespace());
-    let (set, changed) = Access::change(&api, &target.object, |set: &NodeSet| {
+    let Changed { object: set, undo } = Access::change(&api, &target.object, |set: &NodeSet| {
         let gone = || Failure::not_found(format!("NodeSet {} has no partition any more", target.object));
         let config = set.spec.wanted_partition().ok_or_else(gone)?;
         let line = settings_of_line(&format!("PartitionName=x {config}"), "x");
         node_set_patch(set, &settings_to_write(change, line), &change.members)
     })
     .await?;
-    if changed {
+    if undo.is_some() {
         warn_owner(
             &set,
             &["spec", "partition", "config"],
@@ -53,13 +60,16 @@ async fn change_node_set(access: &Access, target: &Target, change: &Change) -> O
         );
     }
     let settings = wanted_settings(&target.cluster, &target.name, &Place::NodeSet(&set));
-    Ok(expect(target, Some(settings), None, changed))
+    Ok((expect(target, Some(settings), None, undo.is_some()), undo))
 }
 
-async fn change_extra_conf(access: &Access, target: &Target, change: &Change) -> Outcome<ExpectedLine> {
+async fn change_extra_conf(access: &Access, target: &Target, change: &Change) -> Outcome<(ExpectedLine, Option<Undo>)> {
     let workers = workers(access, &target.cluster).await?;
     let api = access.api::<Controller>(&target.cluster.namespace());
-    let (controller, changed) = Access::change(&api, &target.object, |controller: &Controller| {
+    let Changed {
+        object: controller,
+        undo,
+    } = Access::change(&api, &target.object, |controller: &Controller| {
         let text = controller.spec.extra_conf.as_deref().unwrap_or_default();
         let settings = settings_to_write(change, settings_of_line(text, &target.name));
         extra_conf_patch(
@@ -72,13 +82,14 @@ async fn change_extra_conf(access: &Access, target: &Target, change: &Change) ->
         )
     })
     .await?;
-    if changed {
+    if undo.is_some() {
         let value = format!("controller.extraConf, or partitions.{},", target.name);
         warn_owner(&controller, &["spec", "extraConf"], &value);
     }
     let text = controller.spec.extra_conf.clone().unwrap_or_default();
     let settings = settings_of_line(&text, &target.name);
-    Ok(expect(target, settings, controller.metadata.generation, changed))
+    let generation = controller.metadata.generation;
+    Ok((expect(target, settings, generation, undo.is_some()), undo))
 }
 
 pub(super) fn expect(
@@ -115,17 +126,18 @@ pub(super) async fn wait_live(
 ) -> Outcome<String> {
     let api = access.api::<Controller>(&target.cluster.namespace());
     let cluster = target.cluster.name();
-    report(wait, &format!("partition {} is not live", target.name), async |waited| {
-        let controller = api.get(&cluster).await?;
-        let conf = access.slurm_conf(&controller).await?;
-        match judge_line(expected, &controller, conf.as_deref(), waited) {
-            Progress::Refused(why) => Ok(Progress::Refused(format!(
-                "partition {}: {why}\nslurmctld runs as before; the object keeps your change until you change it again",
-                target.name
-            ))),
-            progress => Ok(progress),
-        }
-    })
+    report(
+        wait,
+        &format!("partition {} is not live", target.name),
+        async |waited| {
+            let controller = api.get(&cluster).await?;
+            let conf = access.slurm_conf(&controller).await?;
+            match judge_line(expected, &controller, conf.as_deref(), waited) {
+                Progress::Refused(why) => Ok(Progress::Refused(format!("partition {}: {why}", target.name))),
+                progress => Ok(progress),
+            }
+        },
+    )
     .await
 }
 
@@ -169,8 +181,8 @@ async fn set_state(access: &Access, target: &Target, wanted: &str) -> Outcome {
     let update = ["scontrol", "update", name.as_str(), value.as_str()];
     let updated = access.slurm(&target.cluster, &update).await;
     updated.map(drop).map_err(|why| {
-        Failure::refused(format!(
-            "the object has State={wanted}, and slurmctld refuses it for {}: {why}",
+        Failure::Rejected(format!(
+            "slurmctld refuses State={wanted} for partition {}: {why}",
             target.name
         ))
     })

@@ -5,8 +5,9 @@ use kube::{ResourceExt as _, api::PostParams};
 use serde_json::{Value, json};
 use slurm::conf::SettingChange;
 
+use super::undo::{delete_rejected, undo_rejected};
 use super::{Change, Note, Target, workers};
-use crate::access::Access;
+use crate::access::{Access, Changed};
 use crate::cli::Wait;
 use crate::cluster::Cluster;
 use crate::failure::{Failure, Outcome};
@@ -34,7 +35,7 @@ pub(super) async fn create(
     }
     let api = access.api::<Partition>(&cluster.namespace());
     let created = api.create(&PostParams::default(), &object).await?;
-    let how = wait_live(access, &created, wait).await?;
+    let how = delete_rejected(&api, &created, wait_live(access, &created, wait).await).await?;
     print(&format!("partition/{} created{how}\n", created.name_any()))
 }
 
@@ -42,7 +43,7 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
     let workers = workers(access, &target.cluster).await?;
     let api = access.api::<Partition>(&target.cluster.namespace());
     let mut warned = None;
-    let (changed, _) = Access::change(&api, &target.object, |object: &Partition| {
+    let Changed { object, undo } = Access::change(&api, &target.object, |object: &Partition| {
         let spec = object_patch(&target.cluster, &workers, object, &change.settings, &change.members)?;
         let notes = match &change.note {
             Note::None => None,
@@ -56,7 +57,7 @@ pub(super) async fn change(access: &Access, target: &Target, change: &Change, wa
     if let Some(warning) = warned {
         notify(&warning);
     }
-    let how = wait_live(access, &changed, wait).await?;
+    let how = undo_rejected(access, target, undo.as_ref(), wait_live(access, &object, wait).await).await?;
     match &change.note {
         Note::None => {}
         Note::Drained(_) => wait_state(access, target, "DRAIN", false, wait).await?,

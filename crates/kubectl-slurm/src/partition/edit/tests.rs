@@ -22,7 +22,7 @@ fn words(line: &str) -> Vec<String> {
 fn members(cluster: &Cluster, changes: &[&str]) -> Vec<MemberChange> {
     changes
         .iter()
-        .map(|change| parse_change(cluster, change).unwrap())
+        .map(|change| parse_change(cluster, &Workers::default(), change).unwrap())
         .collect()
 }
 
