@@ -49,7 +49,7 @@ pub mod path {
     pub const NODES: &str = "/v1/nodes";
     /// GET: the output of `squeue --json`.
     pub const JOBS: &str = "/v1/jobs";
-    /// GET: the output of `scontrol show config --json`.
+    /// GET: the output of `scontrol show config --json`; of a Slurm before 26.05, the times in its text.
     pub const CONFIG: &str = "/v1/config";
     /// GET: the output of `sacctmgr show qos --json`.
     pub const QOS: &str = "/v1/qos";

@@ -32,24 +32,28 @@ const ALREADY_DONE: i64 = 2021;
 /// `ESLURM_JOB_PENDING`.
 const JOB_PENDING: i64 = 2024;
 
-/// The supported versions of Slurm's data parser, in the order in which they are tried.
+/// The supported versions of Slurm's data parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ApiVersion {
-    /// Slurm 26.05.
-    V45,
+    /// Slurm 24.11 to 26.05.
+    V42,
     /// Slurm 25.11 and 26.05.
     V44,
+    /// Slurm 26.05.
+    V45,
 }
 
 impl ApiVersion {
-    pub const ALL: [Self; 2] = [Self::V45, Self::V44];
+    /// In the order in which they are tried.
+    pub const ALL: [Self; 3] = [Self::V45, Self::V44, Self::V42];
 }
 
 impl fmt::Display for ApiVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::V45 => "v0.0.45",
+            Self::V42 => "v0.0.42",
             Self::V44 => "v0.0.44",
+            Self::V45 => "v0.0.45",
         })
     }
 }
@@ -159,7 +163,7 @@ impl Client {
 
     /// Returns the partitions with all settings that can be changed, which needs v0.0.45.
     pub async fn live_partitions(&self) -> Result<Vec<LivePartition>, Error> {
-        self.needs_v45("change partitions").await?;
+        self.needs(ApiVersion::V45, "change partitions").await?;
         let shown = self.partitions().await?.value.into_iter();
         let live: Result<_, Incomparable> = shown.map(LivePartition::try_from).collect();
         Ok(live.map_err(transport::Error::invalid)?)
@@ -167,7 +171,7 @@ impl Client {
 
     /// Creates a partition, or changes the existing one.
     pub(super) async fn write_partition(&self, name: &str, body: &impl Serialize) -> Result<(), Error> {
-        self.needs_v45("change partitions").await?;
+        self.needs(ApiVersion::V45, "change partitions").await?;
         let what = format!("partition {name:?}");
         let written = self.command(Method::POST, "partitions/", Some(body_of(body)?), &what);
         match written.await {
@@ -179,7 +183,7 @@ impl Client {
 
     /// Slurm refuses while the partition has jobs or reservations, but not while its last job is completing.
     pub async fn delete_partition(&self, name: &str) -> Result<(), Error> {
-        self.needs_v45("delete partitions").await?;
+        self.needs(ApiVersion::V45, "delete partitions").await?;
         let path = format!("partition/{}", path_segment(name)?);
         let what = format!("partition {name:?}");
         self.command(Method::DELETE, &path, None, &what).await
@@ -201,21 +205,21 @@ impl Client {
     pub async fn served_conf(&self) -> Result<Option<ServedConf>, Error> {
         match self.version().await? {
             ApiVersion::V45 => self.get("conf", "configuration").await.map(|answer| Some(answer.value)),
-            ApiVersion::V44 => Ok(None),
+            ApiVersion::V44 | ApiVersion::V42 => Ok(None),
         }
     }
 
     /// Returns settings of the slurm.conf that slurmctld runs with.
     pub async fn running_conf(&self) -> Result<RunningConf, Error> {
-        self.needs_v45("show the configuration").await?;
+        self.needs(ApiVersion::V45, "show the configuration").await?;
         self.get("conf", "configuration").await.map(|answer| answer.value)
     }
 
-    async fn needs_v45(&self, what: &'static str) -> Result<(), Error> {
-        match self.version().await? {
-            ApiVersion::V45 => Ok(()),
-            ApiVersion::V44 => Err(Error::Lacking { what }),
+    async fn needs(&self, since: ApiVersion, what: &'static str) -> Result<(), Error> {
+        if self.version().await? < since {
+            return Err(Error::Lacking { what, since });
         }
+        Ok(())
     }
 
     /// Reads nodes, then jobs, and which process of slurmctld reported both.
@@ -239,7 +243,7 @@ impl Client {
     pub async fn command_job(&self, JobCommand { job, action }: &JobCommand) -> Result<(), Error> {
         let (method, path) = match action {
             JobAction::Requeue => {
-                self.needs_v45("requeue a job").await?;
+                self.needs(ApiVersion::V45, "requeue a job").await?;
                 // Slurm's API has a GET for it.
                 (Method::GET, format!("job/{job}/requeue"))
             }
@@ -261,6 +265,7 @@ impl Client {
     }
 
     pub async fn command_reservation(&self, command: &ReservationCommand) -> Result<(), Error> {
+        self.needs(ApiVersion::V44, "change reservations").await?;
         let name = command.name().as_str();
         let what = format!("reservation {name:?}");
         let ReservationCommand::Reserve(request) = command else {

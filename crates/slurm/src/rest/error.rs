@@ -1,6 +1,7 @@
 use hyper::StatusCode;
 use thiserror::Error;
 
+use super::client::ApiVersion;
 use crate::answer::{Complaint, DecodeError};
 use crate::transport;
 
@@ -23,12 +24,12 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// slurmrestd is too old for the request. Nothing was sent.
-    #[error("slurmrestd cannot {what} before v0.0.45")]
-    Lacking { what: &'static str },
+    #[error("slurmrestd cannot {what} before {since}")]
+    Lacking { what: &'static str, since: ApiVersion },
     /// slurmrestd takes the name in the path for a boolean or a number, and would use another name. Nothing was sent.
     #[error("slurmrestd would take the name {name:?} for a boolean or a number")]
     Misread { name: String },
-    #[error("slurmrestd supports neither v0.0.45 nor v0.0.44; Slurm 25.11 or newer is needed")]
+    #[error("slurmrestd supports none of v0.0.45, v0.0.44 and v0.0.42; Slurm 24.11 or newer is needed")]
     Unsupported,
 }
 

@@ -70,6 +70,7 @@ impl PartitionCommands for Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rest::ApiVersion;
 
     #[test]
     fn the_errors_of_slurmrestd_are_distinguished() {
@@ -86,7 +87,10 @@ mod tests {
         assert!(matches!(refused(500, 9207), Failure::NotUnderstood(_)), "its parser");
         assert!(matches!(refused(500, -1), Failure::Unknown(_)));
         assert!(matches!(
-            Failure::from(Error::Lacking { what: "x" }),
+            Failure::from(Error::Lacking {
+                what: "x",
+                since: ApiVersion::V45,
+            }),
             Failure::NotUnderstood(_)
         ));
     }

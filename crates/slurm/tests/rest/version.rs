@@ -29,8 +29,28 @@ async fn an_older_slurmrestd_is_asked_in_its_version() {
 
 #[tokio::test]
 async fn a_slurmrestd_that_is_too_old_is_unsupported() {
-    let fake = Fake::start(|seen| only(seen, "v0.0.42", "24.11.5")).await;
+    let fake = Fake::start(|seen| only(seen, "v0.0.41", "24.05.1")).await;
     assert!(matches!(fake.client().nodes().await, Err(Error::Unsupported)));
+}
+
+/// 24.11 has neither the configuration nor writes of reservations.
+#[tokio::test]
+async fn the_oldest_slurmrestd_is_asked_for_what_it_has() {
+    let fake = Fake::start(|seen| only(seen, "v0.0.42", "24.11.5")).await;
+    let client = fake.client();
+    client.nodes().await.unwrap();
+    assert_eq!(client.served_conf().await.unwrap(), None);
+    let name = ReservationName::new("r").unwrap();
+    let refused = client
+        .command_reservation(&ReservationCommand::Unreserve { name })
+        .await
+        .unwrap_err();
+    assert!(refused.is_definite());
+    assert_eq!(
+        refused.to_string(),
+        "slurmrestd cannot change reservations before v0.0.44"
+    );
+    assert_eq!(fake.lines().last().unwrap(), "GET /slurm/v0.0.42/nodes/");
 }
 
 #[tokio::test]

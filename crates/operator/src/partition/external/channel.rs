@@ -93,6 +93,7 @@ async fn read_cluster(client: &rest::Client, clock: &Clock) -> Result<ExternalCl
     let flags = client.running_conf().await?.reconfig_flags;
     let conf = client.served_conf().await?.ok_or(rest::Error::Lacking {
         what: "tell the configuration",
+        since: rest::ApiVersion::V45,
     })?;
     let now = clock.now();
     let partitions = client.live_partitions().await?;
