@@ -250,7 +250,10 @@ impl Server {
                 status: StatusCode::OK,
                 body: self.services.show_partitions().await?,
             }),
-            (&Method::GET, path::CONFIG) => self.read(read::CONFIG).await,
+            (&Method::GET, path::CONFIG) => Ok(Reply {
+                status: StatusCode::OK,
+                body: self.services.channels.tools.config().await?,
+            }),
             (&Method::GET, path::QOS) => self.read(read::QOS).await,
             (&Method::POST, path::NODE) => {
                 let command: NodeCommand = decode(body)?;

@@ -4,7 +4,7 @@
 //! [`writer`] is the single writer of /etc/slurm. [`http`] authenticates requests, [`candidate`] polls a mounted ConfigMap for a
 //! revision, and [`admission`] rejects stale commands. Only [`volume`] accesses the state volume. [`checker`] runs dry runs.
 //! [`fences`], [`partitions`], [`plan`], [`reason`] and [`legacy_log`] know nothing of files and sockets. [`slurm_tools`] runs
-//! Slurm's own programs, [`slurmctld`] reads its configuration, [`nodes`] commands nodes, [`restore`] partitions.
+//! Slurm's own programs ([`config_text`] reads what older ones print), [`slurmctld`] reads its configuration, [`nodes`] commands nodes, [`restore`] partitions.
 //! [`forgotten_ends`] reports ends of jobs again that slurmctld has lost, [`registrations`] makes nodes register.
 //! [`command_channels`] are the channels for partition commands, of which [`scontrol`] is one.
 
@@ -13,6 +13,7 @@ mod answers;
 mod candidate;
 mod checker;
 mod command_channels;
+mod config_text;
 mod fences;
 mod forgotten_ends;
 mod http;

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::info;
 
+use super::config_text;
 use super::nodes::message;
 
 /// Slurm's programs fail by themselves after 10 s (`MessageTimeout`).
@@ -85,6 +86,17 @@ impl SlurmTools {
     /// Returns the JSON that the program printed.
     pub(super) async fn read(&self, command: &[&str]) -> Result<Vec<u8>, Refusal> {
         self.run(&to_words(command, [])).await
+    }
+
+    /// Returns slurmctld's configuration as JSON.
+    pub(super) async fn config(&self) -> Result<Vec<u8>, Refusal> {
+        let printed = self.read(read::CONFIG).await?;
+        if !config_text::is_text(&printed) {
+            return Ok(printed);
+        }
+        let printed = self.read(&[&config_text::SECONDS, read::CONFIG].concat()).await?;
+        let unreadable = || Refusal::slurm("the output of `scontrol show config` has no BOOT_TIME in seconds");
+        config_text::to_json(&printed).ok_or_else(unreadable)
     }
 
     pub(super) async fn list<T: Payload>(&self, command: &[&str]) -> Result<T, Refusal> {

@@ -247,3 +247,24 @@ esac"#
         ]
     );
 }
+
+/// Slurm before 26.05 prints its configuration as text, whatever the options are.
+#[tokio::test]
+async fn the_process_of_an_older_slurmctld_is_read_from_the_text_of_scontrol() {
+    let pod = Pod::running(&revision(1, "one")).await;
+    let times = |now: &str, boot: &str| {
+        format!("echo 'Configuration data as of {now}'; echo 'BOOT_TIME               = {boot}'")
+    };
+    let tool = format!(
+        r#"case "$*" in
+*nodes*) echo '{{"nodes":[],"errors":[]}}';;
+*config*) if [ "$SLURM_TIME_FORMAT" = %s ]; then {}; else {}; fi;;
+esac"#,
+        times("1000", "900"),
+        times("2026-11-18T15:26:33", "2026-11-18T15:26:24"),
+    );
+    pod.tool("scontrol", &tool);
+    pod.tool("squeue", r#"echo '{"jobs":[],"errors":[]}'"#);
+    let observation = pod.client().observe().await.unwrap();
+    assert_eq!(observation.process.unwrap().boot_time, 900);
+}
