@@ -27,6 +27,7 @@ pub mod nodeset;
 pub mod partition;
 pub mod runtime;
 pub mod service_monitor;
+pub mod slurm_release;
 pub mod worker;
 
 mod accounting;

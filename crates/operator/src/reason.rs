@@ -82,6 +82,9 @@ reasons! {
     /// A ServiceMonitor is requested, and the API server does not serve the kind.
     NO_SERVICE_MONITORS = "NoServiceMonitors", on "Degraded, event"
         => "Install the Prometheus operator, or disable `spec.metrics.serviceMonitor`.";
+    /// The release of Slurm does not have what the message names. The rest works.
+    SLURM_TOO_OLD = "SlurmTooOld", on "Degraded, event"
+        => "Disable what the message names, or use a newer release of Slurm: see [versioning.md](versioning.md#releases-of-slurm).";
     /// slurmctld is external: the operator does not manage its configuration.
     EXTERNAL = "External", on "Ready=True, ConfigurationApplied=Unknown"
         => "Nothing to do. Fields that the message names have to be written into the files there.";

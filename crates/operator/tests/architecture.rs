@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 12] = [
         "overlay",
         "reason",
         "service_monitor",
+        "slurm_release",
         "startup",
         "unix_time",
     ],

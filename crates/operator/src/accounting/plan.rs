@@ -26,9 +26,10 @@ use crate::{
     finding::Finding,
     reason,
     secret::{entry, missing},
+    slurm_release,
     template::{
         component::{Component, Pods},
-        container::{container, default_pull_policy, image_to_run},
+        container::{container, default_pull_policy, image_to_run, user_image},
         fields,
         metadata::Marks,
         service::{PortClash, plan_service},
@@ -37,6 +38,10 @@ use crate::{
 
 const ETC_VOLUME: &str = "slurm-etc";
 const RUN_VOLUME: &str = "run";
+/// For a slurmdbd that needs copies of the projected files.
+const PRIVATE_ETC_VOLUME: &str = "slurm-etc-private";
+const PROJECTED_DIR: &str = "/mnt/slurm";
+const INITCONF: &str = "initconf";
 /// Mode of projected files: only their owner reads the keys.
 const PROJECTED_MODE: i32 = 0o600;
 
@@ -215,8 +220,11 @@ fn build_stateful_set(accounting: &Accounting, ingredients: &Ingredients) -> Res
             (annotations::SLURMDBD_CONF_HASH, ingredients.config.to_string()),
         ],
         spec: build_pod_spec(accounting, ingredients),
-        init_containers: Vec::new(),
-        container: build_slurmdbd(accounting, &ingredients.image),
+        init_containers: private_etc(accounting, ingredients)
+            .then(|| build_initconf(accounting, ingredients))
+            .into_iter()
+            .collect(),
+        container: build_slurmdbd(accounting, ingredients),
         given: accounting.spec.template.as_ref(),
     };
     let spec = fields(json!({
@@ -228,17 +236,44 @@ fn build_stateful_set(accounting: &Accounting, ingredients: &Ingredients) -> Res
     component(accounting).workload(names.stateful_set(), pods, spec)
 }
 
-fn build_slurmdbd(accounting: &Accounting, image: &str) -> Map<String, Value> {
+/// Whether slurmdbd needs files that only their owner can read. A projected file is owned by root and readable for the group.
+fn private_etc(accounting: &Accounting, ingredients: &Ingredients) -> bool {
+    let image = user_image(accounting.spec.slurmdbd.as_ref()).unwrap_or(&ingredients.image);
+    slurm_release::wants_private_slurmdbd_conf(image)
+}
+
+/// Copies the files for such a slurmdbd. Another configuration replaces the pod, so they need no update.
+fn build_initconf(accounting: &Accounting, ingredients: &Ingredients) -> Map<String, Value> {
     let given = accounting.spec.slurmdbd.as_ref();
     let base = json!({
+        "name": INITCONF,
+        "image": user_image(given).unwrap_or(&ingredients.image),
+        "imagePullPolicy": default_pull_policy(given),
+        "command": ["sh", "-c", format!("umask 077 && cp -L {PROJECTED_DIR}/* {SLURM_ETC_DIR}/")],
+        "volumeMounts": [
+            { "mountPath": PROJECTED_DIR, "name": ETC_VOLUME, "readOnly": true },
+            { "mountPath": SLURM_ETC_DIR, "name": PRIVATE_ETC_VOLUME },
+        ],
+    });
+    container(base, None)
+}
+
+fn build_slurmdbd(accounting: &Accounting, ingredients: &Ingredients) -> Map<String, Value> {
+    let given = accounting.spec.slurmdbd.as_ref();
+    let etc = if private_etc(accounting, ingredients) {
+        PRIVATE_ETC_VOLUME
+    } else {
+        ETC_VOLUME
+    };
+    let base = json!({
         "name": apps::SLURMDBD,
-        "image": image,
+        "image": ingredients.image,
         "imagePullPolicy": default_pull_policy(given),
         "ports": [{ "containerPort": SLURMDBD_PORT, "name": apps::SLURMDBD, "protocol": "TCP" }],
         "readinessProbe": { "tcpSocket": { "port": SLURMDBD_PORT } },
         "securityContext": { "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID },
         "volumeMounts": [
-            { "mountPath": SLURM_ETC_DIR, "name": ETC_VOLUME, "readOnly": true },
+            { "mountPath": SLURM_ETC_DIR, "name": etc, "readOnly": true },
             { "mountPath": "/run", "name": RUN_VOLUME },
         ],
     });
@@ -257,14 +292,18 @@ fn build_pod_spec(accounting: &Accounting, ingredients: &Ingredients) -> Map<Str
     if let Some(jwks) = &accounting.spec.jwks_key_ref {
         sources.push(json!({ "configMap": { "name": jwks.name, "items": [{ "key": jwks.key, "path": JWKS_FILE }] } }));
     }
+    let mut volumes = vec![
+        json!({ "name": ETC_VOLUME, "projected": { "defaultMode": PROJECTED_MODE, "sources": sources } }),
+        json!({ "name": RUN_VOLUME, "emptyDir": { "medium": "Memory" } }),
+    ];
+    if private_etc(accounting, ingredients) {
+        volumes.push(json!({ "name": PRIVATE_ETC_VOLUME, "emptyDir": { "medium": "Memory" } }));
+    }
     fields(json!({
         "automountServiceAccountToken": false,
         "securityContext": {
             "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID, "fsGroup": SLURM_UID,
         },
-        "volumes": [
-            { "name": ETC_VOLUME, "projected": { "defaultMode": PROJECTED_MODE, "sources": sources } },
-            { "name": RUN_VOLUME, "emptyDir": { "medium": "Memory" } },
-        ],
+        "volumes": volumes,
     }))
 }

@@ -317,3 +317,31 @@ proptest! {
         let _ = build_status(&observed);
     }
 }
+
+/// slurmdbd before 25.11 exits if its group can read slurmdbd.conf, as it can read every projected file.
+#[test]
+fn an_older_slurmdbd_has_files_that_only_it_can_read() {
+    let pod_spec = |image: &str| {
+        let plan = planned(cluster(&json!({ "slurmdbd": { "image": image } })));
+        let set = serde_json::to_value(plan.stateful_set.unwrap()).unwrap();
+        set["spec"]["template"]["spec"].clone()
+    };
+    let newer = pod_spec("slurmdbd:26.05-ubuntu26.04");
+    assert_eq!(newer.get("initContainers"), None);
+    assert_eq!(newer["containers"][0]["volumeMounts"][0]["name"], "slurm-etc");
+
+    let older = pod_spec("slurmdbd:24.11-ubuntu24.04");
+    let copying = &older["initContainers"][0];
+    assert_eq!(copying["image"], "slurmdbd:24.11-ubuntu24.04");
+    assert!(
+        copying["command"][2].as_str().unwrap().starts_with("umask 077 && cp "),
+        "{copying}"
+    );
+    let etc = |container: &Value| {
+        let mounts = container["volumeMounts"].as_array().unwrap().iter();
+        let mut etc = mounts.filter(|mount| mount["mountPath"] == "/etc/slurm");
+        etc.next().unwrap()["name"].clone()
+    };
+    assert_eq!(etc(copying), etc(&older["containers"][0]));
+    assert_eq!(copying["securityContext"]["allowPrivilegeEscalation"], false);
+}

@@ -12,7 +12,7 @@ use slurm::{
 };
 
 use super::job_summary::JobSummary;
-use crate::unix_time::timestamp;
+use crate::{slurm_release, unix_time::timestamp};
 
 /// What is known about a cluster's nodes and jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ pub struct Seen {
     pub job_summary: Option<Arc<JobSummary>>,
     /// Names of the QOS in the accounting database, or why they are not known. `None` if they were not requested.
     pub qos: Option<Result<BTreeSet<String>, String>>,
-    /// Year and month of the Slurm release that responded, if reported.
-    pub release: Option<(u16, u16)>,
+    /// The release of Slurm that responded, if reported.
+    pub release: Option<slurm_release::Release>,
     /// Who returned nodes and jobs.
     pub source: Source,
     /// The slurmctld process that returned both nodes and jobs. Without it they are good for status but prove nothing.
@@ -121,7 +121,7 @@ impl Seen {
     /// Adds the release that responded, such as `26.05.5`.
     #[must_use]
     pub fn of_release(mut self, release: Option<&str>) -> Self {
-        self.release = release.and_then(year_and_month);
+        self.release = release.and_then(slurm_release::parse);
         self
     }
 
@@ -158,17 +158,12 @@ impl Seen {
     }
 }
 
-fn year_and_month(release: &str) -> Option<(u16, u16)> {
-    let mut numbers = release.split('.').map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
     use serde_json::json;
 
-    use super::{Seen, year_and_month};
+    use super::Seen;
 
     /// The successor of a worker that was set down registers, and its node stays down until the operator resumes it.
     #[test]
@@ -183,13 +178,5 @@ mod tests {
         for after in [seen("10.0.0.2", 1), seen("10.0.0.1", 2)] {
             assert_eq!(after.changed_since(&before), ["n-0"].into());
         }
-    }
-
-    #[test]
-    fn a_release_is_a_year_and_a_month() {
-        assert_eq!(year_and_month("26.05.5"), Some((26, 5)));
-        assert_eq!(year_and_month("26.11.0-0rc1"), Some((26, 11)));
-        assert_eq!(year_and_month("26"), None);
-        assert_eq!(year_and_month("of our own"), None);
     }
 }

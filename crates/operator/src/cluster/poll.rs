@@ -25,7 +25,7 @@ use super::{
     job_summary::{JobSummary, Reading},
     load, lock,
 };
-use crate::worker::Worker;
+use crate::{slurm_release::Release, worker::Worker};
 
 /// The interval while something changes or is followed.
 const BUSY: Duration = Duration::from_secs(1);
@@ -55,6 +55,14 @@ pub(super) struct Poll {
     pub(super) latest: watch::Sender<Option<Polled>>,
     pub(super) requests: Notify,
     jobs_requested: AtomicBool,
+}
+
+impl Cluster {
+    /// The release of Slurm that responded to the last poll.
+    pub(super) fn release(&self) -> Option<Release> {
+        let latest = self.poll.latest.borrow();
+        latest.as_ref()?.knowledge.known()?.release
+    }
 }
 
 /// The result of one poll.

@@ -28,7 +28,11 @@ use crate::{
     layout,
     parent::Parent,
     partition::rules::{line::PartitionLine, manual_state::write_states},
-    template::metadata::{Marks, component_labels},
+    slurm_release::without_metrics,
+    template::{
+        container::user_image,
+        metadata::{Marks, component_labels},
+    },
 };
 
 /// The files, and the origin of the lines of slurm.conf.
@@ -110,7 +114,8 @@ fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> Rende
             .spec
             .metrics
             .as_ref()
-            .is_some_and(api::metrics::Metrics::is_enabled),
+            .is_some_and(api::metrics::Metrics::is_enabled)
+            && without_metrics(user_image(controller.spec.slurmctld.as_ref())).is_none(),
         accounting: content.accounting.clone().map(storage),
         prolog_slurmctld: content.scripts(Script::PrologSlurmctld),
         epilog_slurmctld: content.scripts(Script::EpilogSlurmctld),

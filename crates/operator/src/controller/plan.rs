@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{
-    Problem, Validate,
+    ControllerSpec, Problem, Validate,
     configuration::HeldInput,
     references::SecretKeyRef,
     validate::check_shared_claim,
@@ -36,7 +36,8 @@ use crate::{
     reason,
     runtime::{ServiceMonitor, Warning},
     secret::entry,
-    template::{metadata::Marks, service::plan_service},
+    slurm_release::without_metrics,
+    template::{container::user_image, metadata::Marks, service::plan_service},
 };
 
 /// The planned actions, in the order of its fields, and the findings.
@@ -111,6 +112,7 @@ pub(super) fn plan(observed: &Observed) -> Plan {
     }
     let parent = Parent::new(controller);
     let mut findings = check(observed);
+    findings.extend(check_metrics(&controller.spec));
     let service_monitor = plan_monitor(observed, &parent, &mut findings);
     if is_blocked(&findings, Blocks::Everything) {
         return Plan {
@@ -267,6 +269,18 @@ fn plan_external(
     }
 }
 
+/// Reports metrics that the release of slurmctld does not have.
+fn check_metrics(spec: &ControllerSpec) -> Option<Finding> {
+    spec.metrics.as_ref().filter(|metrics| metrics.is_enabled())?;
+    let image = user_image(spec.slurmctld.as_ref());
+    let (year, month) = without_metrics(image)?;
+    let message = format!(
+        "spec.metrics is enabled, and slurmctld of Slurm {year}.{month:02} ({}) has no metrics; disable it, or use Slurm 25.11 or newer",
+        image.unwrap_or_default()
+    );
+    Some(Finding::new(Blocks::Nothing, reason::SLURM_TOO_OLD, message))
+}
+
 /// The ServiceMonitor, if it is wanted and its kind exists.
 fn plan_monitor(observed: &Observed, parent: &Parent, findings: &mut Vec<Finding>) -> Option<ServiceMonitor> {
     let wanted = observed.inputs.controller.spec.metrics.as_ref()?.wanted_monitor()?;
@@ -411,8 +425,10 @@ fn plan_pods(
         return Ok((None, Some(replace)));
     }
     let (images, before) = (&observed.images, observed.stateful_set.as_deref());
+    let release = observed.snapshot.knowledge.known().and_then(|seen| seen.release);
     let hold = is_held(observed);
-    let set = build_stateful_set(parent, keys, configuration.restart, images, before, hold).map_err(|error| {
+    let set = build_stateful_set(parent, keys, configuration.restart, images, before, release, hold);
+    let set = set.map_err(|error| {
         Finding::new(
             Blocks::Pods,
             reason::INVALID_SPEC,

@@ -1,6 +1,10 @@
-//! Finds which of several slurmctlds is active: a standby does not respond on `/readyz`.
+//! Finds which of several slurmctlds is active: a standby does not respond on `/readyz`, and before 25.11 rejects requests.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use api::{Controller, wellknown::SLURMCTLD_PORT};
 use futures::future::join_all;
@@ -12,7 +16,14 @@ use tokio::{
 };
 
 use super::Cluster;
-use crate::cluster::pods::{address, slurmctld_pods};
+use crate::{
+    cluster::{
+        external::client_of,
+        pods::{address, slurmctld_pods},
+        route::jwt_key,
+    },
+    slurm_release::has_http,
+};
 
 /// A failover must end within 15 s of the active slurmctld's end, of which Slurm takes 10.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -24,23 +35,22 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Polls the slurmctlds of a Controller that has several, and reports when another one is active.
 pub(super) async fn follow(cluster: &Cluster) {
     loop {
-        let has_several = |controller: Arc<Controller>| controller.spec.replicas() > 1;
-        let pause = if cluster.controller().is_some_and(has_several) {
-            find_active(cluster).await
-        } else {
-            INTERVAL
+        let controller = cluster.controller();
+        let pause = match controller.filter(|controller| controller.spec.replicas() > 1) {
+            Some(controller) => find_active(cluster, &controller).await,
+            None => INTERVAL,
         };
         sleep(pause).await;
     }
 }
 
 /// Returns when to poll again.
-async fn find_active(cluster: &Cluster) -> Duration {
+async fn find_active(cluster: &Cluster, controller: &Controller) -> Duration {
     // All at once: a pod that hangs must not delay the others.
     let pods = slurmctld_pods(&cluster.shared.caches, &cluster.key);
     let answers = join_all(pods.iter().map(|pod| async {
         let address = address(pod, SLURMCTLD_PORT)?;
-        serves(cluster.host(), address).await.then(|| pod.name_any())
+        serves(cluster, controller, address).await.then(|| pod.name_any())
     }));
     match answers.await.into_iter().flatten().next() {
         Some(active) => {
@@ -51,17 +61,43 @@ async fn find_active(cluster: &Cluster) -> Duration {
     }
 }
 
-async fn serves(host: &Host, address: SocketAddr) -> bool {
-    let response = timeout(TIMEOUT, async {
-        let mut stream = host.connect(address.to_string()).await?;
-        stream
-            .write_all(b"GET /readyz HTTP/1.1\r\nHost: slurmctld\r\nConnection: close\r\n\r\n")
-            .await?;
-        let mut status = [0; 12];
-        stream.read_exact(&mut status).await?;
-        Ok::<_, std::io::Error>(is_success(&status))
-    });
-    matches!(response.await, Ok(Ok(true)))
+/// Whether the slurmctld at this address is active.
+async fn serves(cluster: &Cluster, controller: &Controller, address: SocketAddr) -> bool {
+    let release = cluster.release();
+    if release.is_some() && !has_http(release) {
+        return accepts_requests(cluster, controller, address).await;
+    }
+    match timeout(TIMEOUT, readyz(cluster.host(), address)).await {
+        Ok(Ok(status)) => is_success(&status),
+        // A slurmctld before 25.11 takes the request for a message of its own protocol, and closes the connection.
+        Ok(Err(error)) if is_closed(&error) => accepts_requests(cluster, controller, address).await,
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+async fn readyz(host: &Host, address: SocketAddr) -> io::Result<[u8; 12]> {
+    let mut stream = host.connect(address.to_string()).await?;
+    stream
+        .write_all(b"GET /readyz HTTP/1.1\r\nHost: slurmctld\r\nConnection: close\r\n\r\n")
+        .await?;
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await?;
+    Ok(status)
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+}
+
+/// Sends a request of Slurm's own protocol, which a standby rejects.
+async fn accepts_requests(cluster: &Cluster, controller: &Controller, address: SocketAddr) -> bool {
+    let Ok(key) = jwt_key(&cluster.shared.caches, controller) else {
+        return false;
+    };
+    let Some(client) = client_of(cluster.host(), address.to_string(), &key.0) else {
+        return false;
+    };
+    matches!(timeout(TIMEOUT, client.live_conf()).await, Ok(Ok(_)))
 }
 
 fn is_success(status_line: &[u8]) -> bool {
@@ -70,7 +106,16 @@ fn is_success(status_line: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_success;
+    use std::io::{Error, ErrorKind};
+
+    use super::{is_closed, is_success};
+
+    #[test]
+    fn only_a_connection_that_slurmctld_closed_is_of_an_older_release() {
+        assert!(is_closed(&Error::from(ErrorKind::UnexpectedEof)));
+        assert!(!is_closed(&Error::from(ErrorKind::ConnectionRefused)));
+        assert!(!is_closed(&Error::from(ErrorKind::HostUnreachable)));
+    }
 
     #[test]
     fn only_a_2xx_status_counts_as_active() {

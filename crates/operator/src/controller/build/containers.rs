@@ -17,9 +17,10 @@ use crate::{
         LIVE_VOLUME, LOG_FILE, LOG_VOLUME, RUN_DIR, RUN_VOLUME, name, state_dir, state_mount, variable,
     },
     overlay::lay_over,
+    slurm_release::{self, Release, has_http, slurmctld_probe},
     template::{
         self, LOGFILE_SCRIPT,
-        container::{container, default_pull_policy, image_to_run, shell_image},
+        container::{container, default_pull_policy, image_to_run, shell_image, user_image},
         fields, set,
     },
 };
@@ -34,8 +35,8 @@ const LOGFILE_STARTED: &str =
 const SUPERVISE: &str = r#"eval "set -- ${SLURMCTLD_OPTIONS:-} $*"; exec $AGENT supervise -- slurmctld --systemd "$@""#;
 
 /// The init containers of the pod, in the order they start, and slurmctld.
-pub(super) fn build_containers(parent: &Parent, images: &Images) -> (Vec<Container>, Container) {
-    let slurmctld = build_slurmctld(parent, &images.slurmctld);
+pub(super) fn build_containers(parent: &Parent, images: &Images, by_http: bool) -> (Vec<Container>, Container) {
+    let slurmctld = build_slurmctld(parent, &images.slurmctld, by_http);
     let init = vec![
         build_install(&images.operator),
         build_prepare(parent, &slurmctld),
@@ -45,16 +46,15 @@ pub(super) fn build_containers(parent: &Parent, images: &Images) -> (Vec<Contain
     (init, slurmctld)
 }
 
-fn build_slurmctld(parent: &Parent, image: &str) -> Container {
+fn build_slurmctld(parent: &Parent, image: &str, by_http: bool) -> Container {
     let spec = &parent.controller.spec;
-    let get = |path: &str| json!({ "path": path, "port": apps::SLURMCTLD });
     let mut base = fields(json!({
         "name": name::SLURMCTLD,
         "image": image,
         "imagePullPolicy": default_pull_policy(spec.slurmctld.as_ref()),
         "ports": [{ "containerPort": SLURMCTLD_PORT, "name": apps::SLURMCTLD, "protocol": "TCP" }],
         // A standby never responds on /readyz.
-        "readinessProbe": { "httpGet": get(if spec.replicas() > 1 { "/livez" } else { "/readyz" }) },
+        "readinessProbe": slurmctld_probe(by_http, if spec.replicas() > 1 { "/livez" } else { "/readyz" }),
         "securityContext": { "runAsNonRoot": true, "runAsUser": SLURM_UID, "runAsGroup": SLURM_UID },
         "volumeMounts": [
             { "mountPath": SLURM_ETC_DIR, "name": LIVE_VOLUME, "readOnly": true },
@@ -78,7 +78,8 @@ fn build_slurmctld(parent: &Parent, image: &str) -> Container {
     for field in ["startupProbe", "livenessProbe"] {
         let given = spec.slurmctld.as_ref().and_then(|given| given.get(field)?.as_object());
         if !parent.is_supervised() || given.is_some_and(|probe| !probe.is_empty()) {
-            let probe = json!({ "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 });
+            let mut probe = template::fields(slurmctld_probe(by_http, "/livez"));
+            probe.extend(template::fields(json!({ "failureThreshold": 6, "periodSeconds": 10 })));
             set(&mut base, field, probe);
         }
     }
@@ -196,6 +197,27 @@ fn places(parent: &Parent) -> Vec<Value> {
             .push(json!({ "name": variable::POD_NAME, "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }));
     }
     places
+}
+
+/// Whether slurmctld is probed by HTTP. `running` are the pods, unless a user's change replaces them, and `release` is the one of the
+/// slurmctld that responded last. Probes that work with every release stay until then: a change of probes is a restart.
+pub(super) fn is_probed_by_http(
+    parent: &Parent,
+    images: &Images,
+    running: Option<&PodSpec>,
+    release: Option<Release>,
+) -> bool {
+    let mut containers = running.into_iter().flat_map(|pod| &pod.containers);
+    let slurmctld = containers.find(|container| container.name == name::SLURMCTLD);
+    let probe = slurmctld.and_then(|container| container.readiness_probe.as_ref());
+    if probe.is_some_and(|probe| probe.tcp_socket.is_some()) {
+        return false;
+    }
+    let image = user_image(parent.controller.spec.slurmctld.as_ref()).unwrap_or(&images.slurmctld);
+    let release = release
+        .filter(|_| running.is_some())
+        .or_else(|| slurm_release::of_image(image));
+    release.is_none() || has_http(release)
 }
 
 /// Returns the images of the containers without a user's image: those that the pods run, or else the defaults.

@@ -13,7 +13,7 @@ use slurm::revision::Digest;
 
 use super::{
     component,
-    containers::{build_containers, images_to_run},
+    containers::{build_containers, images_to_run, is_probed_by_http},
 };
 use crate::{
     cluster::deliver::JwtKey,
@@ -23,6 +23,7 @@ use crate::{
         LIVE_VOLUME, LOG_VOLUME, PROJECTED_MODE, RUN_VOLUME,
     },
     parent::Parent,
+    slurm_release::Release,
     template::{component::Pods, fields, metadata::Marks, tidy::tidy},
 };
 
@@ -45,7 +46,8 @@ pub(crate) struct Keys {
     pub(crate) jwt: JwtKey,
 }
 
-/// `config` is the digest of the configuration, if a change of it must restart slurmctld. `hold` keeps the running pods
+/// `config` is the digest of the configuration, if a change of it must restart slurmctld. `release` is that of the running slurmctld, if
+/// it responded. `hold` keeps the running pods
 /// although the template is new: another operator created them.
 pub(crate) fn build_stateful_set(
     parent: &Parent,
@@ -53,6 +55,7 @@ pub(crate) fn build_stateful_set(
     config: Option<Digest>,
     images: &Images,
     observed: Option<&StatefulSet>,
+    release: Option<Release>,
     hold: bool,
 ) -> Result<StatefulSet, serde_json::Error> {
     let spec = &parent.controller.spec;
@@ -69,7 +72,9 @@ pub(crate) fn build_stateful_set(
     let kept = observed.filter(|_| noted(REASONS_ANNOTATION) == Some(reasons.as_str()));
     let kept = kept.map(|spec| &spec.template);
     let running = kept.and_then(|template| template.spec.as_ref());
-    let (init_containers, container) = build_containers(parent, &images_to_run(parent, running, images));
+    let images = images_to_run(parent, running, images);
+    let by_http = is_probed_by_http(parent, &images, running, release);
+    let (init_containers, container) = build_containers(parent, &images, by_http);
     let pods = Pods {
         annotations: digests,
         spec: build_pod_spec(parent),

@@ -17,9 +17,10 @@ use crate::{
     conf_server::conf_server,
     nodeset::observe::Observed,
     runtime::Quantity,
+    slurm_release::{self, has_http, slurmd_probe},
     template::{
         LOGFILE_SCRIPT,
-        container::{container, default_pull_policy, shell_image},
+        container::{container, default_pull_policy, shell_image, user_image},
         fields,
         metadata::{Marks, Words, component_labels, owner},
         pod::PodTemplate,
@@ -238,7 +239,9 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         post_start = Some(ssh::post_start());
     }
     let (cpus, memory) = limits(nodeset);
-    let get = |path: &str| json!({ "path": path, "port": apps::SLURMD });
+    let by_http = by_http(blueprint.observed);
+    let mut startup_probe = fields(slurmd_probe(by_http, "/livez"));
+    startup_probe.extend(fields(json!({ "failureThreshold": 6, "periodSeconds": 10 })));
     // No liveness probe: a slurmd that is slow for a minute must not end its jobs.
     json!({
         "name": apps::SLURMD,
@@ -253,8 +256,8 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
             { "name": "POD_MEMORY", "value": memory.to_string() },
         ],
         "ports": ports,
-        "startupProbe": { "httpGet": get("/livez"), "failureThreshold": 6, "periodSeconds": 10 },
-        "readinessProbe": { "httpGet": get("/readyz") },
+        "startupProbe": startup_probe,
+        "readinessProbe": slurmd_probe(by_http, "/readyz"),
         "securityContext": {
             "privileged": true,
             "capabilities": { "add": ["BPF", "NET_ADMIN", "SYS_ADMIN", "SYS_NICE"] },
@@ -265,6 +268,18 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         },
         "volumeMounts": mounts,
     })
+}
+
+/// Whether slurmd is probed by HTTP. slurmd is never newer than slurmctld. It is decided when a pod is created, and a worker is not
+/// replaced for it.
+fn by_http(observed: &Observed) -> bool {
+    let slurmctld = observed.knowledge.known().and_then(|seen| seen.release);
+    if slurmctld.is_some() && !has_http(slurmctld) {
+        return false;
+    }
+    let image = user_image(observed.nodeset.spec.slurmd.as_ref());
+    let image = image.unwrap_or(&observed.environment.images.slurmd);
+    has_http(slurm_release::of_image(image).or(slurmctld))
 }
 
 fn logfile(observed: &Observed) -> Value {

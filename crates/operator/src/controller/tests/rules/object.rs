@@ -159,3 +159,27 @@ fn without_endpoints_all_metrics_of_slurmctld_are_collected() {
         ]
     );
 }
+
+/// slurmctld before 25.11 does not start with `MetricsType`.
+#[test]
+fn metrics_that_the_release_lacks_are_reported_and_left_out() {
+    let with_tag = |tag: &str| {
+        let spec = json!({ "metrics": { "enabled": true }, "slurmctld": { "image": format!("slurmctld:{tag}") } });
+        let plan = planned(with_keys(&spec));
+        let too_old = |finding: &&Finding| finding.reason == "SlurmTooOld";
+        let message = plan
+            .findings
+            .iter()
+            .find(too_old)
+            .map(|finding| finding.message.clone());
+        (slurm_conf(&plan).contains("MetricsType"), message)
+    };
+    assert_eq!(with_tag("26.05-ubuntu26.04"), (true, None));
+    let (has_metrics, message) = with_tag("24.11-ubuntu24.04");
+    assert!(!has_metrics);
+    let message = message.unwrap();
+    assert!(
+        message.contains("spec.metrics") && message.contains("24.11"),
+        "{message}"
+    );
+}

@@ -3,6 +3,7 @@
 use slurm::agent::Superseded;
 
 use super::*;
+use crate::cluster::{Knowledge, Seen};
 
 #[test]
 fn a_restart_trigger_changes_the_pod_and_annotations_of_helm_and_kubectl_do_not() {
@@ -91,6 +92,54 @@ fn no_probe_kills_a_slurmctld_that_the_agent_supervises() {
     assert_eq!(
         probes(json!({ "command": ["slurmctld"] })),
         [upstream.clone(), upstream]
+    );
+}
+
+#[test]
+fn slurmctld_is_probed_as_its_release_allows_and_restarts_for_it_at_most_once() {
+    let probe = |objects: &[Value], release: Option<(u16, u16)>| {
+        let mut observed = observed(objects.to_vec(), Report::default());
+        let seen = Seen {
+            release,
+            ..Seen::default()
+        };
+        observed.snapshot.knowledge = Knowledge::Known(Arc::new(seen));
+        template(&plan(&observed))["spec"]["containers"][0]["readinessProbe"].clone()
+    };
+    let by_http = json!({ "httpGet": { "path": "/readyz", "port": "slurmctld" } });
+    let by_connection = json!({ "tcpSocket": { "port": "slurmctld" } });
+    let with_tag = |tag: &str| running(&json!({ "slurmctld": { "image": format!("slurmctld:{tag}") } }));
+    for (tag, release, expected) in [
+        ("26.05-ubuntu26.04", None, &by_http),
+        ("ours", None, &by_http),
+        ("ours", Some((26, 5)), &by_http),
+        ("ours", Some((24, 11)), &by_connection),
+        // What responds is known better than what a tag says.
+        ("26.05", Some((24, 11)), &by_connection),
+        ("24.11-ubuntu24.04", None, &by_connection),
+    ] {
+        assert_eq!(probe(&with_tag(tag), release), *expected, "{tag} {release:?}");
+    }
+
+    // A probe that works with every release stays until there is another reason for a restart.
+    let mut objects = with_tag("ours");
+    let set = objects
+        .iter_mut()
+        .find(|object| object["kind"] == "StatefulSet")
+        .unwrap();
+    set["spec"]["template"]["spec"]["containers"][0]["readinessProbe"] = by_connection.clone();
+    for release in [None, Some((24, 11)), Some((26, 5))] {
+        assert_eq!(probe(&objects, release), by_connection);
+    }
+    let controller = objects
+        .iter_mut()
+        .find(|object| object["kind"] == "Controller")
+        .unwrap();
+    controller["spec"]["slurmctld"]["image"] = "slurmctld:26.05".into();
+    assert_eq!(
+        probe(&objects, Some((24, 11))),
+        by_http,
+        "the next pod has another release"
     );
 }
 

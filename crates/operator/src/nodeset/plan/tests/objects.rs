@@ -1,5 +1,7 @@
 //! Rules about pods, claims, revisions and names, and about NodeSets that are rejected.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -7,6 +9,7 @@ use super::{
     replicas, steps,
 };
 use crate::{
+    cluster::Knowledge,
     nodeset::fixture::{
         DRAINED, NAMESPACE, controller, finished, known, marked, nodeset, observed, planned, slurm_key, terminating,
         unknown, with, worker,
@@ -333,4 +336,44 @@ fn workers_without_ssh_know_the_users_if_an_sssd_conf_is_named() {
         paths.contains(&"/etc/sssd/sssd.conf") && !paths.contains(&"/etc/ssh/sshd_config"),
         "{paths:?}"
     );
+}
+
+#[test]
+fn a_worker_is_probed_as_its_release_allows_and_none_is_replaced_for_it() {
+    let seen = |release| {
+        let mut knowledge = known(&[], &[]);
+        if let Knowledge::Known(seen) = &mut knowledge {
+            Arc::make_mut(seen).release = release;
+        }
+        knowledge
+    };
+    let is_by_http = |tag: &str, knowledge: Knowledge| {
+        let spec = json!({ "replicas": 1, "slurmd": { "image": format!("slurmd:{tag}") } });
+        let plan = planned(&spec, vec![], knowledge);
+        let pod = plan.effects.iter().find_map(|effect| match effect {
+            Effect::CreatePod { pod, .. } => Some(pod),
+            _ => None,
+        });
+        let slurmd = &pod.unwrap()["spec"]["containers"][0];
+        assert_eq!(slurmd["startupProbe"]["failureThreshold"], 6);
+        let probes = ["startupProbe", "readinessProbe"].map(|probe| slurmd[probe].get("httpGet").is_some());
+        assert_eq!(probes[0], probes[1]);
+        let by_scontrol = slurmd["readinessProbe"].pointer("/exec/command/0");
+        assert_eq!(by_scontrol.is_none(), probes[0]);
+        probes[0]
+    };
+    assert!(is_by_http("26.05-ubuntu26.04", unknown()));
+    assert!(!is_by_http("24.11-ubuntu24.04", unknown()));
+    // slurmd is never newer than slurmctld, whatever its tag is, and may be older.
+    assert!(!is_by_http("26.05", seen(Some((24, 11)))));
+    assert!(!is_by_http("24.11", seen(Some((26, 5)))));
+    // The probe without HTTP works with every release.
+    assert!(is_by_http("ours", seen(Some((26, 5)))));
+    assert!(!is_by_http("ours", unknown()) && !is_by_http("ours", seen(None)));
+
+    let steps_with = |release| {
+        let spec = json!({ "replicas": 1, "slurmd": { "image": "slurmd:ours" } });
+        steps(&planned(&spec, vec![worker(0)], seen(release)))
+    };
+    assert_eq!(steps_with(Some((24, 11))), steps_with(Some((26, 5))));
 }
