@@ -21,7 +21,7 @@ TIMINGS := $(CURDIR)/target/timings
 # Tests that passed only when they were repeated.
 SECOND_TRIES := $(CURDIR)/target/second-tries
 
-.PHONY: help up down env test test-unit test-charts test-e2e test-docs test-chaos chaos simulate crash-points replay defects
+.PHONY: help up down env test test-unit test-charts test-e2e test-docs test-slurm test-chaos chaos simulate crash-points replay defects
 .PHONY: bench lint lint-workflows chart-readmes docs images build operator valgrind release-test
 
 help: ## Show this list
@@ -87,6 +87,14 @@ test-e2e: build operator ## Tests on a cluster of their own; T=filter runs some 
 test-docs: build operator ## Run the commands of the documentation on a cluster, as a reader would (docs/testing.md); P='login jobs' runs some pages
 	@trap '$(TESTBED) down-tests' EXIT; \
 	PAGES='$(P)' cargo test --quiet --package testbed --test operator -- --exact pages::every_page_works_as_written --include-ignored --nocapture
+
+# Installation, jobs, scaling under a job, live and other changes of the configuration, restarts, standbys and accounting.
+SLURM_TESTS := chart:: partitions_live::partitions_change scaling::a_scale_in_continues restarts::a_ standbys:: accounting::
+# Clusters of another release must not be up; their images are built once.
+test-slurm: build operator ## A part of the tests with another release of Slurm: VERSION=24.11 (docs/versioning.md)
+	@export TESTBED_SLURM=$(or $(VERSION),24.11); \
+	trap '$(TESTBED) down-tests' EXIT; $(TESTBED) down-tests; \
+	hack/suite operator 3 $(SLURM_TESTS)
 
 # As in hack/suite, a failure is repeated once and listed.
 test-chaos: ## A sample of `make chaos`: one minute of faults

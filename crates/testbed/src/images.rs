@@ -7,13 +7,15 @@ use anyhow::{Context, Result};
 use crate::image::{self, Builder};
 use crate::image_store;
 use crate::paths;
+use crate::slurm_release::Release;
 
-/// The archive with all images. It is built if necessary.
+/// The archive with all images of the chosen release of Slurm. It is built if necessary.
 pub fn archive() -> Result<PathBuf> {
     let builder = Builder {
         cache: paths::cache()?.join("images"),
         agent: crate::sibling("slurm-agent")?,
         images_dir: paths::repository().join("images"),
+        release: Release::chosen()?,
     };
     builder.slurm_archive()
 }

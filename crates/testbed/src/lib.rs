@@ -36,6 +36,7 @@ pub mod policies;
 pub mod process;
 mod reading;
 pub mod rights;
+pub mod slurm_release;
 pub mod steps;
 pub mod volumes;
 

@@ -1,14 +1,7 @@
 //! The images, how they start, and the names under which pods use them.
 
 use super::oci::Config;
-
-/// Tags of the stock images that charts, examples and users' manifests name. All of them get the Slurm that the root has.
-const TAGS: [&str; 4] = [
-    "26.05-ubuntu26.04",
-    "26.05-rockylinux9",
-    "25.11-ubuntu24.04",
-    "25.05-rockylinux9",
-];
+use crate::slurm_release::Release;
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const LANG: &str = "LANG=C.UTF-8";
@@ -31,7 +24,12 @@ pub(super) struct Entry {
 }
 
 /// All images with all their names.
-pub(super) fn images() -> Vec<Entry> {
+pub(super) fn images(release: Release) -> Vec<Entry> {
+    let stock = |names: &[&str]| stock(release, names);
+    let mut slurmd_names = stock(&["slurmd", "slurmd-pyxis"]);
+    if release == Release::Current {
+        slurmd_names.push("localhost/slurm:26.05".to_owned());
+    }
     let entrypoint = || vec!["/usr/local/bin/entrypoint"];
     let under_tini = |command: &[&'static str]| [&["/usr/bin/tini", "-g", "--"], command].concat();
     let slurm = Config {
@@ -42,7 +40,7 @@ pub(super) fn images() -> Vec<Entry> {
         Entry {
             name: "slurmctld",
             root: Root::Base,
-            references: stock(&["slurmctld"], &[]),
+            references: stock(&["slurmctld"]),
             config: Config {
                 entrypoint: entrypoint(),
                 ports: vec![6817],
@@ -52,7 +50,7 @@ pub(super) fn images() -> Vec<Entry> {
         Entry {
             name: "slurmd",
             root: Root::Base,
-            references: stock(&["slurmd", "slurmd-pyxis"], &["localhost/slurm:26.05"]),
+            references: slurmd_names,
             config: Config {
                 entrypoint: entrypoint(),
                 ports: vec![6818, 22],
@@ -62,7 +60,7 @@ pub(super) fn images() -> Vec<Entry> {
         Entry {
             name: "slurmdbd",
             root: Root::Base,
-            references: stock(&["slurmdbd"], &[]),
+            references: stock(&["slurmdbd"]),
             config: Config {
                 entrypoint: under_tini(&["slurmdbd", "-D"]),
                 ports: vec![6819],
@@ -72,7 +70,7 @@ pub(super) fn images() -> Vec<Entry> {
         Entry {
             name: "slurmrestd",
             root: Root::Base,
-            references: stock(&["slurmrestd"], &[]),
+            references: stock(&["slurmrestd"]),
             config: Config {
                 entrypoint: under_tini(&["slurmrestd"]),
                 cmd: vec!["0.0.0.0:6820"],
@@ -85,7 +83,7 @@ pub(super) fn images() -> Vec<Entry> {
         Entry {
             name: "login",
             root: Root::Base,
-            references: stock(&["login", "login-pyxis"], &[]),
+            references: stock(&["login", "login-pyxis"]),
             config: Config {
                 entrypoint: entrypoint(),
                 ports: vec![22],
@@ -142,13 +140,13 @@ fn base() -> Config<'static> {
     }
 }
 
-fn stock(names: &[&str], others: &[&str]) -> Vec<String> {
-    let tagged = |name: &&str| TAGS.map(|tag| format!("ghcr.io/slinkyproject/{name}:{tag}"));
-    names
-        .iter()
-        .flat_map(tagged)
-        .chain(others.iter().map(|&name| name.to_owned()))
-        .collect()
+fn stock(release: Release, names: &[&str]) -> Vec<String> {
+    let tagged = |name: &&str| {
+        let name = (*name).to_owned();
+        let reference = move |tag: &&str| format!("ghcr.io/slinkyproject/{name}:{tag}");
+        release.tags().iter().map(reference)
+    };
+    names.iter().flat_map(tagged).collect()
 }
 
 #[cfg(test)]
@@ -159,13 +157,16 @@ mod tests {
 
     #[test]
     fn no_name_is_used_by_two_images() {
-        let names: Vec<String> = images().into_iter().flat_map(|entry| entry.references).collect();
+        let names: Vec<String> = images(Release::Current)
+            .into_iter()
+            .flat_map(|entry| entry.references)
+            .collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
     }
 
     #[test]
     fn every_name_is_complete_for_containerd() {
-        for name in images().into_iter().flat_map(|entry| entry.references) {
+        for name in images(Release::Current).into_iter().flat_map(|entry| entry.references) {
             let (registry, rest) = name.split_once('/').unwrap();
             assert!(registry.contains('.') || registry == "localhost", "{name}");
             assert!(
@@ -178,7 +179,10 @@ mod tests {
 
     #[test]
     fn the_names_charts_and_seeds_use_are_there() {
-        let names: BTreeSet<String> = images().into_iter().flat_map(|entry| entry.references).collect();
+        let names: BTreeSet<String> = images(Release::Current)
+            .into_iter()
+            .flat_map(|entry| entry.references)
+            .collect();
         for wanted in [
             "docker.io/library/alpine:latest",
             "docker.io/library/mariadb:11",
@@ -200,7 +204,7 @@ mod tests {
     #[test]
     fn every_entrypoint_of_ours_is_in_the_repository_and_executable() {
         use std::os::unix::fs::PermissionsExt as _;
-        for entry in images() {
+        for entry in images(Release::Current) {
             if entry.config.entrypoint == ["/usr/local/bin/entrypoint"] {
                 let file = crate::paths::repository()
                     .join("images")

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::lock;
+use crate::slurm_release::Release;
 use crate::steps::step;
 use layer::Tree;
 use oci::{Config, Image, Layout};
@@ -37,12 +38,14 @@ pub struct Builder {
     pub agent: PathBuf,
     /// The repository's `images` directory.
     pub images_dir: PathBuf,
+    /// The Slurm in them.
+    pub release: Release,
 }
 
 impl Builder {
     /// The root all images share, as a tar whose name changes with what it is made from.
     pub fn base_rootfs(&self) -> Result<PathBuf> {
-        rootfs::Recipe::read(&self.images_dir.join("base"))?.tar(&self.cache)
+        rootfs::Recipe::read(&self.images_dir.join("base"), self.release)?.tar(&self.cache)
     }
 
     /// All images in one archive, whose name changes with its content.
@@ -67,7 +70,7 @@ impl Builder {
             .file("usr/local/bin/slurm-agent", &self.agent)?
             .layer()?;
         let mut layout = Layout::default();
-        for entry in catalog::images() {
+        for entry in catalog::images(self.release) {
             let own = Tree::read(&self.images_dir.join(entry.name))?;
             let layers = match entry.root {
                 catalog::Root::Base => [Some(base.clone()), Some(agent.clone()), own.layer_unless_empty()?],
@@ -137,6 +140,7 @@ mod tests {
             cache: crate::paths::cache().unwrap().join("images"),
             agent: crate::sibling("slurm-agent").unwrap(),
             images_dir: crate::paths::repository().join("images"),
+            release: Release::Current,
         };
         let archive = builder.slurm_archive().unwrap();
         let written = fs::metadata(&archive).unwrap().modified().unwrap();

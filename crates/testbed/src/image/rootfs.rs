@@ -10,12 +10,8 @@ use super::cache;
 use super::layer::{Digest, Layer, Tree};
 use super::sources;
 use crate::lock;
+use crate::slurm_release::Release;
 use crate::steps::long_step;
-
-/// The suite has the current Slurm packages; slurmctld reports their version.
-const SUITE: &str = "forky";
-/// For the packages that images/base/sid.pref names.
-const EXTRA_SUITE: &str = "sid";
 
 const OPTIONS: [&str; 10] = [
     "--variant=minbase",
@@ -32,8 +28,8 @@ const OPTIONS: [&str; 10] = [
     "--skip=output/dev",
 ];
 
-/// Checkouts may differ in their recipe.
-const ROOTS_KEPT: usize = 2;
+/// One per release of Slurm, and checkouts may differ in their recipe.
+const ROOTS_KEPT: usize = 3;
 /// Suffix of the folder in which a root is built.
 const UNFINISHED: &str = "unfinished-base-";
 
@@ -42,21 +38,24 @@ const HOOKS: [&str; 3] = ["setup", "essential", "customize"];
 #[derive(Debug)]
 pub(super) struct Recipe {
     folder: PathBuf,
+    suites: &'static [&'static str],
     packages: Vec<String>,
     /// The hash of everything that determines the result, except the state of the mirror.
     key: Digest,
 }
 
 impl Recipe {
-    pub(super) fn read(folder: &Path) -> Result<Self> {
+    pub(super) fn read(folder: &Path, release: Release) -> Result<Self> {
+        let suites = release.suites();
         let tree = Tree::read(folder)?;
         let packages = tree
             .get("packages")
             .with_context(|| format!("{} lists no packages", folder.display()))?;
         let packages = parse_packages(&String::from_utf8_lossy(packages));
-        let inputs = format!("{SUITE} {EXTRA_SUITE} {OPTIONS:?} {HOOKS:?} {}", tree.digest());
+        let inputs = format!("{} {OPTIONS:?} {HOOKS:?} {}", suites.join(" "), tree.digest());
         Ok(Self {
             folder: folder.to_owned(),
+            suites,
             packages,
             key: Digest::of(inputs.as_bytes()),
         })
@@ -77,6 +76,10 @@ impl Recipe {
         Ok(tar)
     }
 
+    fn suite(&self) -> &'static str {
+        self.suites.first().copied().unwrap_or_default()
+    }
+
     fn build(&self, cache: &Path, tar: &Path) -> Result<()> {
         let mirror = sources::of_this_machine()?;
         cache::remove_unfinished(cache, UNFINISHED)?;
@@ -91,8 +94,8 @@ impl Recipe {
         for hook in HOOKS {
             command.arg(format!("--{hook}-hook=./{hook}.sh \"$1\""));
         }
-        command.arg(SUITE).arg(&unfinished);
-        command.args([SUITE, EXTRA_SUITE].map(|suite| format!("deb {mirror} {suite} main")));
+        command.arg(self.suite()).arg(&unfinished);
+        command.args(self.suites.iter().map(|suite| format!("deb {mirror} {suite} main")));
         let status = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -101,10 +104,8 @@ impl Recipe {
             .context("cannot run mmdebstrap; `apt-get install mmdebstrap` installs it")?;
         if !status.success() {
             let said = fs::read_to_string(&log).unwrap_or_default();
-            bail!(
-                "cannot make the base image: {}",
-                explain(&said.replace(&mirror, "the mirror"))
-            );
+            let why = explain(&said.replace(&mirror, "the mirror"), self.suite());
+            bail!("cannot make the base image: {why}");
         }
         // The digest is written before the tar, so that a tar always has one.
         fs::write(digest_file(tar), Digest::of_reader(File::open(&unfinished)?)?.as_hex())?;
@@ -133,7 +134,7 @@ fn parse_packages(text: &str) -> Vec<String> {
 }
 
 /// Extracts one sentence from the output of mmdebstrap and apt.
-fn explain(said: &str) -> String {
+fn explain(said: &str, suite: &str) -> String {
     let errors: Vec<&str> = said
         .lines()
         .filter_map(|line| line.trim().strip_prefix("E: "))
@@ -145,7 +146,7 @@ fn explain(said: &str) -> String {
         .collect();
     if !missing.is_empty() {
         let list = missing.join(", ");
-        return format!("Debian {SUITE} has no package {list}; see images/base/packages");
+        return format!("Debian {suite} has no package {list}; see images/base/packages");
     }
     let unmet = said
         .lines()
@@ -174,7 +175,7 @@ mod tests {
         let said = "I: running apt-get update...\nE: Unable to locate package sssd-ldap\nE: Unable to locate package tinny\n\
                     E: apt-get failed\n";
         assert_eq!(
-            explain(said),
+            explain(said, "forky"),
             "Debian forky has no package sssd-ldap, tinny; see images/base/packages"
         );
     }
@@ -185,21 +186,23 @@ mod tests {
                     sssd-common : Depends: libldb2 (>= 9) but 2.1 is to be installed\n\
                     E: Unable to correct problems, you have held broken packages.\n";
         assert_eq!(
-            explain(said),
+            explain(said, "forky"),
             "a package cannot be installed at present: sssd-common : Depends: libldb2 (>= 9) but 2.1 is to be installed"
         );
     }
 
     #[test]
     fn anything_else_is_the_first_error() {
-        assert_eq!(explain("I: x\nE: must be root\nE: later\n"), "must be root");
-        assert_eq!(explain(""), "mmdebstrap did not say why");
+        assert_eq!(explain("I: x\nE: must be root\nE: later\n", "forky"), "must be root");
+        assert_eq!(explain("", "forky"), "mmdebstrap did not say why");
     }
 
     #[test]
     fn the_recipe_in_the_repository_can_be_read() {
-        let recipe = Recipe::read(&crate::paths::repository().join("images/base")).unwrap();
+        let read = |release| Recipe::read(&crate::paths::repository().join("images/base"), release).unwrap();
+        let recipe = read(Release::Current);
         assert!(recipe.packages.iter().any(|package| package == "slurmctld"));
         assert!(!recipe.packages.iter().any(|package| package.contains("emulator")));
+        assert_ne!(recipe.key.as_hex(), read(Release::V24_11).key.as_hex());
     }
 }

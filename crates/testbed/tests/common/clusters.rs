@@ -8,12 +8,23 @@ use testbed::cluster::Cluster;
 use testbed::command::output_with_input;
 use testbed::harness::{Namespace, cluster, eventually, expect};
 use testbed::paths;
+use testbed::slurm_release::Release;
 
 use super::operator::{helm, install};
 use super::slurm::{SOON, wait_idle};
 
 /// The one setting that a values file needs here: the machine has cgroup v1, but the default cgroup.conf requires v2.
 const CGROUP_VALUE: &str = r"configFiles.cgroup\.conf=CgroupPlugin=cgroup/v1";
+
+/// Where the chart's values have an image of Slurm.
+const IMAGES_OF_CHART: [&str; 6] = [
+    "controller.slurmctld",
+    "controller.reconfigure",
+    "restapi.slurmrestd",
+    "accounting.slurmdbd",
+    "loginsetDefaults.login",
+    "nodesetDefaults.slurmd",
+];
 
 /// Values of the chart: one worker in a partition.
 pub const ONE_WORKER: &str = "nodesets:\n  slinky:\n    replicas: 1\npartitions:\n  all:\n    enabled: true\n";
@@ -172,6 +183,9 @@ fn upgrade(namespace: &Namespace) -> Command {
     command
         .arg(paths::repository().join("charts/slurm"))
         .args(["--values", "-"]);
+    if let Some(tag) = Release::chosen().unwrap().tag() {
+        command.args(IMAGES_OF_CHART.map(|image| format!("--set={image}.image.tag={tag}")));
+    }
     command
 }
 

@@ -8,6 +8,7 @@ use anyhow::Result;
 use testbed::cluster::Cluster;
 use testbed::command::output;
 use testbed::harness::once_for;
+use testbed::slurm_release::Release;
 use testbed::{images, paths};
 
 /// Installs the operator in namespace `slinky`, once.
@@ -42,7 +43,23 @@ pub fn install_charts(cluster: &Cluster) -> Result<()> {
                 .arg(paths::repository().join("charts").join(chart)),
         )?;
     }
-    Ok(())
+    match Release::chosen()?.tag() {
+        Some(tag) => use_images(cluster, tag),
+        None => Ok(()),
+    }
+}
+
+/// Lets the operator use images with this tag for objects that name none.
+fn use_images(cluster: &Cluster, tag: &str) -> Result<()> {
+    let images = ["slurmctld", "slurmd", "slurmdbd", "slurmrestd", "login"];
+    let images = images.map(|name| {
+        let variable = name.to_uppercase();
+        format!("{variable}_IMAGE=ghcr.io/slinkyproject/{name}:{tag}")
+    });
+    let mut set = cluster.kubectl_in("slinky", &["set", "env", "deployment/slurm-operator"]);
+    output(set.args(images))?;
+    let rollout = ["rollout", "status", "deployment/slurm-operator", "--timeout=120s"];
+    cluster.ask_in("slinky", &rollout).map(drop)
 }
 
 /// Installs the operator and its definitions again when this is dropped, also when a test fails halfway: other tests
