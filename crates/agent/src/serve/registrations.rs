@@ -57,6 +57,8 @@ pub(super) struct Registrations {
     start: u64,
     /// Its process, which a reconfigure replaces.
     pid: Option<i32>,
+    /// When that was last asked for.
+    looked: Option<Instant>,
     nodes: BTreeMap<String, Registered>,
     /// Nodes that were deleted on order, until slurmctld has saved that.
     deleted: BTreeMap<String, Deleted>,
@@ -117,11 +119,14 @@ impl Registrations {
     fn due(&mut self, (start, pid): (u64, Option<i32>), nodes: &[LiveNode], now: Instant, grace: Duration) -> Vec<Due> {
         if self.pid != pid {
             self.pid = pid;
-            // The new process has read the jobs from its files again. It has forgotten nothing.
+            // The new process has read the jobs from its files again, and spares them. It has forgotten nothing.
             for registered in self.nodes.values_mut().filter(|it| !it.is_forgotten) {
+                // Asked since the last look, the node may have registered with the new process.
+                registered.is_done &= self.looked.is_some_and(|looked| registered.since < looked);
                 registered.since = now;
             }
         }
+        self.looked = Some(now);
         if self.start != start {
             self.start = start;
             for registered in self.nodes.values_mut() {
@@ -405,8 +410,19 @@ mod tests {
         assert_eq!(looks.look_at(25, (7, Some(2)), &nodes), [""; 0]);
         assert_eq!(looks.look_at(45, (7, Some(2)), &nodes), ["n1"]);
         // What was found then is saved by a reconfigure.
-        assert_eq!(looks.look_at(50, (7, Some(3)), &nodes), [""; 0]);
-        assert_eq!(looks.look_at(75, (7, Some(3)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(50, (7, Some(2)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(55, (7, Some(3)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(80, (7, Some(3)), &nodes), [""; 0]);
+    }
+
+    #[test]
+    fn a_node_that_may_have_registered_with_the_process_of_a_reconfigure_is_asked_again() {
+        let mut looks = Looks::new();
+        let nodes = [node("n1", 1)];
+        assert_eq!(looks.look(0, 7, &nodes), [""; 0]);
+        assert_eq!(looks.look(25, 7, &nodes), ["n1"]);
+        assert_eq!(looks.look_at(30, (7, Some(2)), &nodes), [""; 0]);
+        assert_eq!(looks.look_at(55, (7, Some(2)), &nodes), ["n1"]);
     }
 
     #[test]
