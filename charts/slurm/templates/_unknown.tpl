@@ -12,7 +12,7 @@ NOTES.txt lists them: they may be values of upstream's next release, fields of t
   "loginset" (concat $entry (list "strategy" "login" "initconf" "rootSshAuthorizedKeys" "extraSshdConfig" "service" "sssdConf"))
   "nodeset" (concat $entry (list "fullnameOverride" "scalingMode" "pinToNode" "pruneSlurmNodeRecords" "ordinalPadding"
     "oversubscribeNode" "minReadySeconds" "revisionHistoryLimit" "volumeClaimTemplates" "persistentVolumeClaimRetentionPolicy"
-    "slurmd" "logfile" "extraConf" "extraConfMap" "partition" "ssh" "drain" "updateStrategy"
+    "slurmd" "logfile" "extraConf" "extraConfMap" "partition" "ssh" "drain" "health" "updateStrategy"
     "taintKubeNodes" "useResourceLimits" "lockNodes" "lockNodeLifetime"))
   "nodesetPartition" $partition
   "partition" (concat $partition (list "nodesets" "object" "spec" "metadata"))

@@ -25,6 +25,7 @@ pub mod conditions;
 pub mod configuration;
 pub mod drain;
 pub mod external;
+pub mod health;
 pub mod int_or_string;
 pub mod items;
 pub mod metrics;

@@ -16,6 +16,10 @@ pub const LEAVING: &str = ") is pending termination for ";
 pub const TERMINATING: &str = "Pod is terminating";
 /// Begins the operator's reason of a worker that was lost.
 pub const LOST: &str = "lost: ";
+/// Follows the Kubernetes node in the operator's reason of a drain for its condition, before type and status of that.
+pub const HAS_CONDITION: &str = ") has condition ";
+/// The end of such a reason if the operator does not revert the drain.
+pub const BY_HAND: &str = "; resume it by hand";
 
 /// Reasons of Slurm for nodes that were unreachable. Slurm appends them to another reason, and lifts them itself.
 const UNREACHABLE: &[&str] = &["Not responding", "Node unexpectedly rebooted"];
@@ -129,8 +133,8 @@ pub fn author<'a>(reason: &str, user: &'a str) -> Option<&'a str> {
 
 /// Returns who is behind a reason that the operator set.
 fn of_words(words: &str) -> SetBy {
-    if words.starts_with('(') {
-        // The conditions of a Kubernetes node.
+    if words.starts_with('(') || names_condition(words) {
+        // The conditions of a Kubernetes node, with a cordon or without.
         SetBy::Condition
     } else if is_removal(words) {
         SetBy::Operator
@@ -155,7 +159,19 @@ pub fn as_given(reason: &str) -> &str {
 /// Whether this is one of the operator's sentences, and not text that it passes on for a user.
 pub fn is_of_operator(reason: &str) -> bool {
     let words = as_given(reason).strip_prefix(NODE_REASON_PREFIX);
-    words.is_some_and(|words| is_cordon(words) || is_removal(words))
+    let is_own = |words| is_cordon(words) || is_removal(words) || names_condition(words);
+    words.is_some_and(is_own) && !is_left_to_administrator(reason)
+}
+
+/// Whether the operator gave it for a condition of the Kubernetes node.
+pub fn is_for_condition(reason: &str) -> bool {
+    let words = as_given(reason).strip_prefix(NODE_REASON_PREFIX);
+    words.is_some_and(names_condition)
+}
+
+/// Whether the operator gave it for a drain that only an administrator reverts, which counts as theirs.
+pub fn is_left_to_administrator(reason: &str) -> bool {
+    is_for_condition(reason) && as_given(reason).ends_with(BY_HAND)
 }
 
 /// Whether Slurm gave it to a node that was unreachable.
@@ -167,6 +183,10 @@ pub fn is_unreachable(reason: &str) -> bool {
 fn is_cordon(words: &str) -> bool {
     let about_pod = words.starts_with("Pod (") && words.ends_with(") was cordoned");
     about_pod || (words.starts_with("Node (") && words.ends_with(") must be cordoned"))
+}
+
+fn names_condition(words: &str) -> bool {
+    words.starts_with("Node (") && words.contains(HAS_CONDITION)
 }
 
 /// Whether the operator says that a worker leaves or was lost.
@@ -194,6 +214,10 @@ mod tests {
                 Some(SetBy::Person),
             ),
             ("slurm-operator: (Smart: sda fails)", Some(SetBy::Condition)),
+            (
+                "slurm-operator: Node (k1) has condition GpuMemWatch=True",
+                Some(SetBy::Condition),
+            ),
             (
                 "slurm-operator: Pod (hpc/compute-0) is pending termination for scale-in",
                 Some(SetBy::Operator),

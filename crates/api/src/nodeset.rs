@@ -10,6 +10,7 @@ use serde_with::skip_serializing_none;
 use crate::{
     conditions::{Condition, RESERVATION_CREATED},
     drain::Drain,
+    health::{DrainOn, Health},
     node_reason::OutOfService,
     overlay::{ClaimTemplate, ContainerOverlay, PodSpecOverlay},
     references::{ObjectRef, SecretKeyRef},
@@ -113,6 +114,9 @@ pub struct NodeSetSpec {
     /// How long a pod that is to be removed waits for its jobs, whether it is removed for an update, a scale-in or the
     /// deletion of the NodeSet.
     pub drain: Option<Drain>,
+
+    /// How the health of Kubernetes nodes affects the Slurm nodes on them.
+    pub health: Option<Health>,
 
     /// Number of older revisions to keep.
     #[schemars(extend("default" = 0))]
@@ -418,6 +422,11 @@ impl NodeSetSpec {
     /// How long a pod that is to be removed waits for its jobs.
     pub fn drain(&self) -> Drain {
         self.drain.clone().unwrap_or_default()
+    }
+
+    /// The conditions of Kubernetes nodes that drain the Slurm nodes on them.
+    pub fn drain_on(&self) -> &[DrainOn] {
+        self.health.as_ref().map(Health::drain_on).unwrap_or_default()
     }
 
     /// Number of older revisions to keep.

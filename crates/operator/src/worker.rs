@@ -19,6 +19,10 @@ pub const RESUMED: &str = "nodeset.slinky.slurm.net/resumed";
 /// the operator's drain from one that an administrator made with other words.
 pub const DRAIN_REASON: &str = "nodeset.slinky.slurm.net/drain-reason";
 
+/// The conditions of its Kubernetes node, as `Type=Status` with commas between them, for which the operator does not drain the node
+/// again, because an administrator resumed it while they lasted.
+pub const RESUMED_CONDITIONS: &str = "nodeset.slinky.slurm.net/resumed-conditions";
+
 /// A worker pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker<'a>(pub &'a Pod);
@@ -243,6 +247,12 @@ impl<'a> Worker<'a> {
     /// Returns when the operator saw that an administrator had reverted its drain.
     pub fn resumed_at(self) -> Option<Timestamp> {
         self.annotation(RESUMED)?.parse().ok()
+    }
+
+    /// Returns the conditions that do not drain its node, because an administrator resumed it.
+    pub fn resumed_conditions(self) -> Vec<&'a str> {
+        let list = self.annotation(RESUMED_CONDITIONS).unwrap_or_default();
+        list.split(',').filter(|name| !name.is_empty()).collect()
     }
 
     pub fn label(self, key: &str) -> Option<&'a str> {

@@ -67,6 +67,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "NodeSet spec.drain.onTimeout",
         "upstream waits for jobs however long they take, without another choice",
     ),
+    ("NodeSet spec.health", "upstream drains no node for a condition"),
     (
         "NodeSet spec.updateStrategy.paused",
         "upstream has no way to stop an update",
@@ -126,6 +127,8 @@ fn our_schema_is_upstreams_except_for_listed_differences() {
             "Controller status.configuration"
         } else if field.starts_with("NodeSet status.outOfService[]") {
             "NodeSet status.outOfService"
+        } else if field.starts_with("NodeSet spec.health") {
+            "NodeSet spec.health"
         } else if their.is_none() && field.ends_with(" status.observedGeneration") {
             "* status.observedGeneration"
         } else {

@@ -21,6 +21,8 @@ mod end_to_end;
 mod fixture;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod nvsentinel;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -36,7 +38,7 @@ use self::{
     apply::{ApplyResult, EndRequests, Executor, LastReservation, ReportedStaleJobs},
     mirror::MirrorMemory,
     observe::{Environment, Observed, observe},
-    plan::{LastSeen, Plan, Wait, plan, vanished_since, without_pod},
+    plan::{ConditionsSeen, LastSeen, Plan, Wait, conditions_seen, plan, vanished_since, without_pod},
     references::REFERENCES,
 };
 use crate::{
@@ -81,6 +83,8 @@ struct Memory {
     without_pod: BTreeMap<String, Timestamp>,
     /// What was last seen of the worker of each name.
     last_seen: BTreeMap<String, LastSeen>,
+    /// Since when Kubernetes nodes have had conditions that drain.
+    conditions_seen: ConditionsSeen,
     /// Since when pods have been missing that this process never saw.
     vanished_since: Option<Timestamp>,
     end_requests: EndRequests,
@@ -213,6 +217,8 @@ impl Reconciler for NodeSetReconciler {
         memory.last_seen.clone_from(&observed.last_seen);
         memory.vanished_since = vanished_since(&observed, memory.vanished_since);
         observed.vanished_since = memory.vanished_since;
+        memory.conditions_seen = conditions_seen(&observed, &memory.conditions_seen);
+        observed.conditions_seen.clone_from(&memory.conditions_seen);
         let plan = plan(&observed);
         let is_empty = plan.waits.contains(&Wait::Unwritten);
         memory.empty_since = is_empty.then(|| memory.empty_since.unwrap_or(observed.now));

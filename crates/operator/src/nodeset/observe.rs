@@ -23,7 +23,7 @@ use slurm::revision::Digest;
 use super::{
     build,
     identity::Identity,
-    plan::{LastSeen, fit, note_workers},
+    plan::{ConditionsSeen, LastSeen, fit, note_workers},
 };
 use crate::{
     cluster::Knowledge,
@@ -63,6 +63,8 @@ pub struct Observed {
     pub without_pod: BTreeMap<String, Timestamp>,
     /// What this process last saw of the worker of each name.
     pub last_seen: BTreeMap<String, LastSeen>,
+    /// Since when this process has seen the conditions of Kubernetes nodes that drain.
+    pub conditions_seen: ConditionsSeen,
     /// Since when pods that the status counts have been gone, while Slurm does not respond.
     pub vanished_since: Option<Timestamp>,
     pub namespace_goes: bool,
@@ -165,6 +167,7 @@ pub fn observe(
         records,
         without_pod: BTreeMap::new(),
         last_seen,
+        conditions_seen: ConditionsSeen::new(),
         vanished_since: None,
         namespace_goes: caches.is_ending(namespace),
         revisions: caches.revisions.owned_by(&uid),

@@ -158,4 +158,30 @@ mod tests {
             assert_eq!(REFERENCES.affected(&change, &caches), expected, "{change:?}");
         }
     }
+
+    #[test]
+    fn a_condition_of_a_node_wakes_the_sets_with_a_worker_there_and_a_heartbeat_does_not() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "mine", "name": "s-0", "labels": {"app.kubernetes.io/name": "slurmd"},
+                "ownerReferences": [{"apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "name": "s", "uid": "u"}]},
+            "spec": {"nodeName": "k1", "containers": []}});
+        let caches = Caches::of(vec![pod]);
+        let node = |status: &str, heartbeat: &str, since: &str| -> Option<Arc<Node>> {
+            let condition = json!({"type": "GpuMemWatch", "status": status, "lastHeartbeatTime": heartbeat, "lastTransitionTime": since});
+            let node = json!({"metadata": {"name": "k1"}, "status": {"conditions": [condition]}});
+            Some(Arc::new(serde_json::from_value(node).unwrap()))
+        };
+        let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z");
+        for (after, wakes) in [
+            (node("True", second, first), false),
+            (node("True", second, second), false),
+            (node("False", first, first), true),
+        ] {
+            let change = Change::from(Delta {
+                before: node("True", first, first),
+                after,
+            });
+            assert_eq!(!REFERENCES.affected(&change, &caches).is_empty(), wakes, "{change:?}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Rules for a NodeSet.
 
+mod health;
 mod names;
 
 use jiff::SignedDuration;
@@ -396,6 +397,11 @@ impl Validate for NodeSet {
             good: &["spec: {drain: {onTimeout: Wait}}"],
             bad: &["spec: {drain: {onTimeout: Requeue}}"],
         },
+        health::count(),
+        health::condition(),
+        health::status(),
+        health::duration(),
+        health::unique(),
         overlays(
             "spec.slurmd, spec.logfile, spec.template.spec",
             &["spec: {slurmd: {args: -v}}"],

@@ -17,7 +17,7 @@ use crate::{
     cluster::{CommandError, NodeOrder},
     nodeset::plan::{
         Effect, Evidence, Occupancy, Plan, PlannedOrder, WorkerLoss, WorkerRemoval, death_of_node, in_force_from,
-        reason_to_leave,
+        is_cordoned, reason_to_leave,
     },
     reason,
     runtime::Error,
@@ -195,7 +195,14 @@ impl Executor<'_> {
             }
             (Some(pod), NodeOrder::Undrain) => {
                 // Also if the cache does not show them yet. With them, the next leader would take this for a resume by a person.
-                self.annotate(pod, json!({ (DRAINED): null, (RESUMED): null })).await?;
+                let mut over = json!({ (DRAINED): null, (RESUMED): null });
+                // That a person resumed a node which is still cordoned stands after a drain for something else.
+                if let (Some(worker), Some(over)) = (self.worker(pod), over.as_object_mut())
+                    && is_cordoned(self.observed, worker)
+                {
+                    over.remove(RESUMED);
+                }
+                self.annotate(pod, over).await?;
                 self.command(order).await?;
             }
             _ => self.command(order).await?,

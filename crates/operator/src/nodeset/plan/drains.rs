@@ -8,13 +8,13 @@
 
 use api::{
     keys,
-    node_reason::{LEAVING, as_given, is_of_operator, is_unreachable},
+    node_reason::{LEAVING, as_given, is_for_condition, is_left_to_administrator, is_of_operator, is_unreachable},
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use slurm::{Node, agent::Reason};
 
-use super::{Effect, MetadataPatch, Plan, PlannedOrder, Situation, Wait, cordon};
+use super::{Effect, MetadataPatch, Plan, PlannedOrder, Situation, Wait, cordon, health};
 use crate::{
     cluster::{NodeOrder, Seen},
     nodeset::observe::Observed,
@@ -32,7 +32,7 @@ pub(super) fn plan_drains(situation: &Situation<'_>, plan: &mut Plan) {
     if observed.knowledge.known().is_none() {
         // `plan_removals` reports this for leaving workers.
         let mut stay = situation.stay.iter();
-        if situation.leave.is_empty() && stay.any(|worker| cordon::reason(observed, *worker).is_some()) {
+        if situation.leave.is_empty() && stay.any(|worker| is_wanted(observed, *worker)) {
             plan.wait_for_slurm(observed);
         }
         return;
@@ -42,15 +42,87 @@ pub(super) fn plan_drains(situation: &Situation<'_>, plan: &mut Plan) {
         // The drain comes after the annotation.
         if worker.is_marked() || *cause == Cause::Deletion {
             let reason = reason_to_leave(&namespace, worker.name(), *cause);
-            plan_drain(observed, *worker, Some(*cause), reason, plan);
+            plan_drain(observed, *worker, Purpose::Leave(*cause), reason, plan);
         }
     }
     for worker in &situation.stay {
-        match cordon::reason(observed, *worker) {
-            Some(reason) => plan_drain(observed, *worker, None, reason, plan),
-            None => plan_undrain(observed, *worker, plan),
+        plan_stay(observed, *worker, plan);
+    }
+}
+
+/// What a drain is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Leave(Cause),
+    Cordon,
+    Condition,
+}
+
+/// Whether a worker that stays is to be drained, unless an administrator overruled that.
+pub(super) fn is_wanted(observed: &Observed, worker: Worker<'_>) -> bool {
+    cordon::reason(observed, worker).is_some() || !health::reasons(observed, worker).is_empty()
+}
+
+/// Plans the drain of a worker that stays, for a cordon or else for a condition of its Kubernetes node, or reverts it.
+fn plan_stay(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
+    let cordon = cordon::reason(observed, worker);
+    let condition = health::reasons(observed, worker).into_iter().next();
+    let is_cordoned = cordon.is_some();
+    let mut over = health::forget(observed, worker);
+    if worker.resumed_at().is_some() && !is_cordoned {
+        over.insert(RESUMED.to_owned(), None);
+    }
+    plan.mark(worker, MetadataPatch::new(), over);
+    let Some(node) = observed.slurm_node(worker) else {
+        return;
+    };
+    if condition.is_some() && was_drained_for_condition(worker) && !node.state.is_drain() {
+        match find_revert(observed, worker) {
+            Some(Revert::Unseen) => return,
+            Some(Revert::Unclear) => return plan.needs_jobs = true,
+            Some(Revert::ByAdministrator) => {
+                let mut over = health::overrule(observed, worker);
+                over.extend([(DRAINED.to_owned(), None), (DRAIN_REASON.to_owned(), None)]);
+                return plan.mark(worker, MetadataPatch::new(), over);
+            }
+            Some(Revert::BySlurm) | None => {}
         }
     }
+    // The drain of a condition does not show that the administrator who resumed a cordoned node takes that back.
+    let drained_for_condition = node.state.is_drain() && is_for_condition(&node.reason);
+    let is_overruled = worker.resumed_at().is_some() && (!node.state.is_drain() || drained_for_condition);
+    match (cordon.filter(|_| !is_overruled), condition) {
+        (Some(reason), _) => plan_drain(observed, worker, Purpose::Cordon, reason, plan),
+        (None, Some(reason)) => plan_drain(observed, worker, Purpose::Condition, reason, plan),
+        (None, None) if is_cordoned && !drained_for_condition => plan.waits.push(resumed(&node.name, false)),
+        (None, None) => plan_undrain(observed, worker, plan),
+    }
+}
+
+/// Whether the last drain that is recorded on a worker was for a condition.
+fn was_drained_for_condition(worker: Worker<'_>) -> bool {
+    worker.drain_reason().is_some_and(is_for_condition)
+}
+
+/// How the operator's drain of a node that is not drained was reverted.
+enum Revert {
+    /// The snapshot is older than the drain.
+    Unseen,
+    /// slurmctld may have forgotten it.
+    BySlurm,
+    /// The poll has to read the start of slurmctld first, which it does together with the jobs.
+    Unclear,
+    ByAdministrator,
+}
+
+fn find_revert(observed: &Observed, worker: Worker<'_>) -> Option<Revert> {
+    let (seen, since) = (observed.knowledge.known()?, worker.drained_since()?);
+    Some(match seen.boot() {
+        _ if seen.at <= since => Revert::Unseen,
+        _ if may_be_forgotten(seen, since) => Revert::BySlurm,
+        None => Revert::Unclear,
+        Some(_) => Revert::ByAdministrator,
+    })
 }
 
 /// Returns the drain reason of a leaving worker.
@@ -59,50 +131,53 @@ pub fn reason_to_leave(namespace: &str, pod: &str, cause: Cause) -> String {
     format!("{prefix}Pod ({namespace}/{pod}{LEAVING}{purpose}")
 }
 
-/// Plans the drain of a worker that leaves for a cause, or is cordoned.
-fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, reason: String, plan: &mut Plan) {
-    let (Some(seen), Some(node)) = (observed.knowledge.known(), observed.slurm_node(worker)) else {
+fn plan_drain(observed: &Observed, worker: Worker<'_>, purpose: Purpose, reason: String, plan: &mut Plan) {
+    let Some(node) = observed.slurm_node(worker) else {
         return;
     };
+    let leaves = matches!(purpose, Purpose::Leave(_));
     let has_manual_reason = has_manual_reason(node, Some(worker));
-    // An administrator set it down, so it gets no job; a drain for a cordon would outlast their order.
-    if cause.is_none() && node.state.is_down() && !node.state.is_drain() && has_manual_reason {
+    // An administrator set it down, so it gets no job; a drain of a worker that stays would outlast their order.
+    if !leaves && node.state.is_down() && !node.state.is_drain() && has_manual_reason {
         return;
     }
     // The deletion of a NodeSet cannot be reverted. Otherwise a resume by an administrator is respected.
-    let respects_resume = cause != Some(Cause::Deletion);
+    let respects_resume = purpose != Purpose::Leave(Cause::Deletion);
+    let is_given = as_given(&node.reason) == reason;
     if !node.state.is_drain() {
-        // A resume from before the worker was chosen to leave does not count.
-        let wanted_since = cause.and(worker.leaving()).map(|leaving| leaving.since);
-        let is_current = |time: &Timestamp| Some(*time) >= wanted_since;
-        let was_resumed = worker.resumed_at().is_some_and(|at| is_current(&at));
-        match worker.drained_since().filter(is_current) {
-            // The snapshot is older than the drain.
-            Some(since) if seen.at <= since => return,
-            Some(since) if respects_resume && (was_resumed || !may_be_forgotten(seen, since)) => {
-                if was_resumed {
-                    plan.waits.push(resumed(&node.name, cause.is_some()));
-                } else if seen.boot().is_some() {
+        let wanted_since = worker.leaving().map(|leaving| leaving.since).filter(|_| leaves);
+        let is_current = |time: Timestamp| match purpose {
+            // A resume from before the worker was chosen to leave does not count.
+            Purpose::Leave(_) => Some(time) >= wanted_since,
+            Purpose::Cordon => !was_drained_for_condition(worker),
+            // `plan_stay` has found who reverted it.
+            Purpose::Condition => false,
+        };
+        if worker.drained_since().is_some_and(is_current) {
+            let was_resumed = worker.resumed_at().is_some_and(is_current);
+            match find_revert(observed, worker) {
+                Some(Revert::Unseen) => return,
+                _ if !respects_resume => {}
+                _ if was_resumed => return plan.waits.push(resumed(&node.name, leaves)),
+                Some(Revert::Unclear) => return plan.needs_jobs = true,
+                Some(Revert::ByAdministrator) => {
                     // It is reported once it is recorded. That fails for a pod that a stalled watch still shows.
-                    let now = (RESUMED.to_owned(), Some(format!("{:.3}", observed.now)));
-                    plan.mark(worker, MetadataPatch::new(), [now].into());
-                } else {
-                    // The poll reads the start of slurmctld together with the jobs.
-                    plan.needs_jobs = true;
+                    let mut now = health::overrule(observed, worker);
+                    now.insert(RESUMED.to_owned(), Some(format!("{:.3}", observed.now)));
+                    return plan.mark(worker, MetadataPatch::new(), now);
                 }
-                return;
+                Some(Revert::BySlurm) | None => {}
             }
-            _ => {}
         }
-    } else if !has_operator_reason(node, Some(worker)) {
+    } else if !has_operator_reason(node, Some(worker)) && !(is_given && is_left_to_administrator(&reason)) {
         // An administrator's drain serves as well.
         return;
-    } else if as_given(&node.reason) == reason {
+    } else if is_given {
         // The running slurmctld has this drain, so only an administrator can revert it from now on. The annotations record that: again
-        // for each slurmctld process, and for a cordon also if they are missing. A leaving worker got them with its drain.
+        // for each slurmctld process, and for a worker that stays also if they are missing. A leaving worker got them with its drain.
         let is_missing = worker.drained_since().is_none() || worker.drain_reason().is_none();
         let is_needed = if is_missing {
-            cause.is_none()
+            !leaves
         } else {
             noted(observed, worker).is_none()
         };
@@ -121,7 +196,7 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, cause: Option<Cause>, rea
     });
 }
 
-/// Reverts the operator's drain of a worker that is neither leaving nor cordoned.
+/// Reverts the operator's drain of a worker that nothing drains any more.
 fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
     let Some(node) = observed.slurm_node(worker) else {
         return;
@@ -139,9 +214,6 @@ fn plan_undrain(observed: &Observed, worker: Worker<'_>, plan: &mut Plan) {
     let mut over = MetadataPatch::new();
     if worker.drained_since().is_some() {
         over.insert(DRAINED.to_owned(), None);
-    }
-    if worker.resumed_at().is_some() {
-        over.insert(RESUMED.to_owned(), None);
     }
     // While the drain is in force, this annotation identifies it.
     if worker.drain_reason().is_some() && !ours {
@@ -188,9 +260,12 @@ pub fn in_force_from(observed: &Observed, now: Timestamp) -> String {
 }
 
 /// Whether the operator gave the reason of this node: the pod has it recorded, or it is one of the operator's sentences,
-/// given for the previous worker or by the pod's preStop hook. A node without a reason is an administrator's.
+/// given for the previous worker or by the pod's preStop hook. A node without a reason is an administrator's, and so is one that
+/// the operator drained for an administrator to resume.
 pub(super) fn has_operator_reason(node: &Node, worker: Option<Worker<'_>>) -> bool {
-    worker.and_then(Worker::drain_reason) == Some(as_given(&node.reason)) || is_of_operator(&node.reason)
+    let reason = as_given(&node.reason);
+    let is_recorded = worker.and_then(Worker::drain_reason) == Some(reason) && !is_left_to_administrator(reason);
+    is_recorded || is_of_operator(reason)
 }
 
 /// Whether an administrator gave the reason of this node, or anyone but the operator and Slurm's pings of an unreachable node.

@@ -20,9 +20,9 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use slurm::{agent::Reason, node::Node as SlurmNode};
 
 use super::{
-    Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerLoss, WorkerRemoval, cordon,
+    Effect, Occupancy, Plan, PlannedOrder, Situation, Wait, WorkerLoss, WorkerRemoval,
     departure::{REGISTERS_WITHIN, delete_unregistered},
-    drains::{has_manual_reason, has_operator_reason},
+    drains::{self, has_manual_reason, has_operator_reason},
     max_unavailable,
     scale::ScalePlan,
     stale_jobs,
@@ -387,7 +387,7 @@ pub(super) fn plan_returns(situation: &Situation<'_>, plan: &mut Plan) {
         if (has_operator_reason(node, Some(*worker)) || is_unreachable(&node.reason))
             && missed_address(*worker, node).is_none()
             && (stale_jobs::is_down_for_stale_jobs(node) || is_past)
-            && cordon::reason(observed, *worker).is_none()
+            && !drains::is_wanted(observed, *worker)
         {
             plan.effects.push(Effect::OrderNode {
                 order: PlannedOrder::new(node, NodeOrder::Resume),

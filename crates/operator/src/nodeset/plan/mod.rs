@@ -5,6 +5,7 @@ mod daemon;
 mod deletion;
 mod departure;
 mod drains;
+mod health;
 mod loss;
 mod marks;
 mod proof;
@@ -31,6 +32,7 @@ pub use self::{
     daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
+    health::{ConditionsSeen, conditions_seen},
     loss::{
         Death, LastSeen, cut_off, death_of_node, last_places, may_run_unseen, missed_address, note_workers,
         vanished_since, without_pod,
@@ -368,7 +370,8 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE_WHILE_WAITING));
     }
-    plan.requeue = [plan.requeue, loss::until_back(observed)].into_iter().flatten().min();
+    let requeues = [plan.requeue, loss::until_back(observed), health::until_due(observed)];
+    plan.requeue = requeues.into_iter().flatten().min();
 }
 
 /// Plans the next step of every worker, whether it stays or leaves.
