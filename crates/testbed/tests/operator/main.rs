@@ -26,6 +26,7 @@ mod golden;
 mod grace_periods;
 mod guides;
 mod hanging;
+mod health;
 mod held;
 mod hybrid;
 mod jobs;
