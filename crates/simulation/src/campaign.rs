@@ -81,6 +81,7 @@ impl Summary {
         self.jobs += outcome.jobs;
         self.lasted += outcome.lasted;
         self.settled.extend(outcome.settled);
+        self.table.histories += 1;
         self.table.add(&outcome.struck);
         self.failed += u64::from(!outcome.failures.is_empty());
         for failure in &outcome.failures {

@@ -18,6 +18,9 @@ use crate::{
 /// A pair that was struck less often is rare.
 const RARE: u64 = 100;
 
+/// The first line of the table.
+const HISTORIES: &str = "Histories: ";
+
 /// A job that started this recently counts as starting.
 const STARTING: Duration = Duration::from_secs(3);
 
@@ -66,15 +69,45 @@ impl Effect {
         Self::OrderStands,
     ];
 
-    /// Those that last for seconds at most, so that a fault strikes them by accident in few histories.
-    pub const BRIEF: [Self; 7] = [
+    /// What histories about pairs aim at, in turn: rare effects often, and those seldom that are under way during others anyway.
+    pub const AIMED: [Self; 37] = [
+        Self::DryRun,
+        Self::Update,
+        Self::JobCompletes,
+        Self::Reconfigure,
         Self::WorkerEnds,
         Self::DryRun,
-        Self::Reconfigure,
         Self::LeaderChanges,
-        Self::ObjectEnds,
+        Self::Update,
         Self::JobStarts,
+        Self::ObjectEnds,
+        Self::DryRun,
+        Self::ProofAsked,
+        Self::Reconfigure,
+        Self::Update,
         Self::JobCompletes,
+        Self::SlurmctldStarts,
+        Self::DryRun,
+        Self::WorkerEnds,
+        Self::PartitionChanges,
+        Self::LeaderChanges,
+        Self::Update,
+        Self::Reconfigure,
+        Self::JobStarts,
+        Self::DryRun,
+        Self::ObjectEnds,
+        Self::OrderStands,
+        Self::JobCompletes,
+        Self::Update,
+        Self::WorkerDrained,
+        Self::DryRun,
+        Self::LeaderChanges,
+        Self::Reconfigure,
+        Self::WorkerEnds,
+        Self::JobStarts,
+        Self::SlurmctldStarts,
+        Self::ObjectEnds,
+        Self::ScaleIn,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -110,7 +143,16 @@ impl Effect {
     }
 
     pub fn is_under_way(self, world: &World) -> bool {
-        View::of(world).has(world, self)
+        match self {
+            // Without a look at everything, as they are waited for closely.
+            Self::DryRun => world.is_under_way("dry run"),
+            Self::Reconfigure => world.is_under_way("reconfigure"),
+            _ => View::of(world).has(world, self),
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|effect| effect.name() == name)
     }
 }
 
@@ -182,8 +224,7 @@ impl View {
                 self.of_set(set).any(is_old)
             }),
             Effect::Delivery => world.configuration_differs().is_some(),
-            Effect::DryRun => world.is_under_way("dry run"),
-            Effect::Reconfigure => world.is_under_way("reconfigure"),
+            Effect::DryRun | Effect::Reconfigure => effect.is_under_way(world),
             Effect::SlurmctldStarts => state.is_none(),
             Effect::LeaderChanges => !world.has_leader(),
             Effect::PartitionChanges => state.is_some_and(|state| !state.partitions.keys().eq(self.partitions.iter())),
@@ -206,59 +247,96 @@ impl View {
     }
 }
 
-/// How often each kind of fault struck while each kind of effect was under way.
-#[derive(Debug, Clone, Default)]
-pub struct Table(BTreeMap<String, BTreeMap<Effect, u64>>);
+/// How often each kind of fault struck while each kind of effect was under way, in so many histories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    pub histories: u64,
+    struck: BTreeMap<String, BTreeMap<Effect, u64>>,
+}
 
 impl Table {
     /// A fault strikes.
     pub fn note(&mut self, fault: String, effects: &[Effect]) {
-        let row = self.0.entry(fault).or_default();
+        let row = self.struck.entry(fault).or_default();
         for effect in effects {
             *row.entry(*effect).or_default() += 1;
         }
     }
 
     pub fn add(&mut self, other: &Self) {
-        for (fault, effects) in &other.0 {
-            let row = self.0.entry(fault.clone()).or_default();
+        self.histories += other.histories;
+        for (fault, effects) in &other.struck {
+            let row = self.struck.entry(fault.clone()).or_default();
             for (effect, count) in effects {
                 *row.entry(*effect).or_default() += count;
             }
         }
     }
 
-    /// Pairs that were struck too rarely.
-    pub fn rare(&self) -> Vec<(&str, Effect, u64)> {
-        let pairs = self.0.iter().flat_map(|(fault, row)| {
-            let count = |effect| row.get(&effect).copied().unwrap_or_default();
-            Effect::ALL
-                .into_iter()
-                .map(move |effect| (fault.as_str(), effect, count(effect)))
-        });
-        pairs.filter(|(_, _, count)| *count < RARE).collect()
+    /// All pairs with their counts, the rarest first.
+    fn pairs(&self) -> Vec<(u64, &str, Effect)> {
+        let rows = self.struck.iter();
+        let mut pairs: Vec<_> = rows
+            .flat_map(|(fault, row)| {
+                let count = |effect| row.get(&effect).copied().unwrap_or_default();
+                Effect::ALL.map(|effect| (count(effect), fault.as_str(), effect))
+            })
+            .collect();
+        pairs.sort_unstable();
+        pairs
     }
 
-    /// The table in Markdown, and the rare pairs.
+    /// How many pairs were struck too rarely, and which.
+    pub fn summary(&self) -> String {
+        let pairs = self.pairs();
+        let rare: Vec<_> = pairs.iter().filter(|(count, ..)| *count < RARE).collect();
+        let mut text = format!(
+            "{} of {} pairs were struck fewer than {RARE} times; half of all {} times or more, the rarest {} times\n",
+            rare.len(),
+            pairs.len(),
+            pairs.get(pairs.len() / 2).map_or(0, |pair| pair.0),
+            pairs.first().map_or(0, |pair| pair.0),
+        );
+        for (count, fault, effect) in rare {
+            let _ = writeln!(text, "{count:>6}  {fault} while {}", effect.name());
+        }
+        text
+    }
+
+    /// The table in Markdown.
     pub fn render(&self) -> String {
-        let mut text = String::from("| fault |");
+        let mut text = format!("{HISTORIES}{}\n\n| fault |", self.histories);
         for effect in Effect::ALL {
             let _ = write!(text, " {} |", effect.name());
         }
         let _ = write!(text, "\n|---|{}\n", "---:|".repeat(Effect::ALL.len()));
-        for (fault, row) in &self.0 {
+        for (fault, row) in &self.struck {
             let _ = write!(text, "| {fault} |");
             for effect in Effect::ALL {
                 let _ = write!(text, " {} |", row.get(&effect).copied().unwrap_or_default());
             }
             text.push('\n');
         }
-        let rare = self.rare();
-        let _ = writeln!(text, "\n{} pairs were struck fewer than {RARE} times:", rare.len());
-        for (fault, effect, count) in rare {
-            let _ = writeln!(text, "{count:>6}  {fault} while {}", effect.name());
-        }
         text
+    }
+
+    /// Reads what [`Self::render`] wrote.
+    pub fn parse(text: &str) -> Self {
+        let histories = text.lines().find_map(|line| line.strip_prefix(HISTORIES)?.parse().ok());
+        let mut rows = text
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix("| ")?.split('|').map(str::trim)));
+        let effects: Vec<Option<Effect>> = rows.next().into_iter().flatten().skip(1).map(Effect::named).collect();
+        let struck = rows.map(|mut cells| {
+            let fault = cells.next().unwrap_or_default().to_owned();
+            let counts = effects.iter().zip(cells);
+            let row = counts.filter_map(|(effect, count)| Some(((*effect)?, count.parse().ok()?)));
+            (fault, row.collect())
+        });
+        Self {
+            histories: histories.unwrap_or_default(),
+            struck: struck.collect(),
+        }
     }
 }
 
@@ -269,14 +347,36 @@ mod tests {
     #[test]
     fn a_pair_is_rare_until_it_was_struck_often() {
         let mut table = Table::default();
-        let mut one = Table::default();
+        let mut one = Table {
+            histories: 1,
+            ..Table::default()
+        };
         one.note("Kill".to_owned(), &[Effect::JobRuns]);
-        for _ in 0..RARE {
+        for _ in 1..RARE {
             table.add(&one);
         }
-        let rare = table.rare();
-        assert!(!rare.iter().any(|(_, effect, _)| *effect == Effect::JobRuns));
-        assert!(rare.contains(&("Kill", Effect::DryRun, 0)));
-        assert!(table.render().contains("| Kill | 0 |"));
+        let all = Effect::ALL.len();
+        assert!(
+            table
+                .summary()
+                .contains(&format!("99  Kill while {}", Effect::JobRuns.name()))
+        );
+        table.add(&one);
+        assert!(
+            table.summary().starts_with(&format!("{} of {all} pairs", all - 1)),
+            "{}",
+            table.summary()
+        );
+        assert_eq!(Table::parse(&table.render()).histories, RARE);
+    }
+
+    #[test]
+    fn a_table_is_read_as_it_was_written() {
+        let mut table = Table::default();
+        table.note("Kill".to_owned(), &Effect::ALL);
+        table.note("Kill".to_owned(), &[Effect::DryRun]);
+        table.note("Link Cut".to_owned(), &Effect::ALL);
+        assert_eq!(Table::parse(&table.render()), table);
+        assert_eq!(Table::parse(""), Table::default());
     }
 }

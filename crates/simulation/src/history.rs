@@ -53,6 +53,12 @@ const AIM: Duration = Duration::from_secs(20);
 /// How long a fault waits for the end of earlier ones.
 const HEALED_WITHIN: Duration = Duration::from_mins(1);
 
+/// How often it is tried to bring the effect about.
+const TRIES: u32 = 2;
+
+/// So many faults strike at once in histories about pairs.
+const AT_ONCE: usize = 4;
+
 /// How closely it looks: a reconfigure takes 150 ms.
 const AIM_STEP: Duration = Duration::from_millis(50);
 
@@ -217,23 +223,27 @@ impl History {
         self.suffer(fault);
     }
 
-    /// Brings the next kind of effect about, and strikes it with the next two kinds of faults. Histories of consecutive seeds go
-    /// on where the last one ended.
+    /// Brings an effect about, and strikes it with several faults. Histories of consecutive seeds go on where the last one ended, so that
+    /// all kinds of faults strike each effect in turn.
     async fn strike_pair(&mut self, event: u64) {
         let faults = Fault::of_each_kind(&self.random);
         let number = usize::try_from(self.seed * EVENTS + event).unwrap();
-        let (round, place) = (number / (Effect::BRIEF.len() + 1), number % (Effect::BRIEF.len() + 1));
-        let any = || Effect::ALL[round % Effect::ALL.len()];
-        let effect = Effect::BRIEF.get(place).copied().unwrap_or_else(any);
-        let two = [0, faults.len() / 2].map(|second| faults[(round + place + second) % faults.len()]);
+        let (round, place) = (number / Effect::AIMED.len(), number % Effect::AIMED.len());
+        // Which faults come together differs between turns.
+        let step = 1 + round / faults.len() % (faults.len() - 1);
         // Hardly anything begins while earlier faults last.
         let healed = elapsed() + HEALED_WITHIN;
         while self.world.is_suffering() && elapsed() < healed {
             self.pass(Duration::from_secs(1)).await;
         }
-        self.aim_at(effect).await;
+        for _ in 0..TRIES {
+            if self.aim_at(Effect::AIMED[place]).await {
+                break;
+            }
+        }
         let under_way = Effect::under_way(&self.world);
-        for fault in two {
+        for other in 0..AT_ONCE {
+            let fault = faults[(round + place + other * step) % faults.len()];
             self.struck.note(fault.kind(), &under_way);
             self.suffer(fault);
         }
@@ -257,7 +267,7 @@ impl History {
         self.aim_at(effect).await;
     }
 
-    async fn aim_at(&mut self, effect: Effect) {
+    async fn aim_at(&mut self, effect: Effect) -> bool {
         if !effect.is_under_way(&self.world) {
             match effect {
                 Effect::SlurmctldStarts => self.suffer(Fault::KillSlurmctld),
@@ -265,7 +275,13 @@ impl History {
                 other => self.provoke(other),
             }
         }
-        self.wait(|world| effect.is_under_way(world)).await;
+        // A dry run takes 20 ms.
+        let step = if self.topic == Topic::Pairs && effect == Effect::DryRun {
+            Duration::from_millis(5)
+        } else {
+            AIM_STEP
+        };
+        self.wait_in_steps(step, AIM, |world| effect.is_under_way(world)).await
     }
 
     /// Waits until something is so, for a while.
@@ -275,10 +291,14 @@ impl History {
 
     /// Waits until something is so. Returns whether that came in time.
     pub(crate) async fn wait_for(&mut self, time: Duration, is_so: impl Fn(&World) -> bool) -> bool {
+        self.wait_in_steps(AIM_STEP, time, is_so).await
+    }
+
+    async fn wait_in_steps(&mut self, step: Duration, time: Duration, is_so: impl Fn(&World) -> bool) -> bool {
         let begin = elapsed();
         let mut looked = begin;
         while !is_so(&self.world) && elapsed().saturating_sub(begin) < time {
-            sleep(AIM_STEP).await;
+            sleep(step).await;
             if elapsed().saturating_sub(looked) >= Duration::from_secs(1) {
                 looked = elapsed();
                 self.judge.look(&self.world);

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::{
+    fs,
+    path::PathBuf,
     process::ExitCode,
     thread::available_parallelism,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -11,6 +13,7 @@ use std::{
 use clap::Parser;
 use simulation::{
     campaign::Campaign,
+    coverage::Table,
     crash_points::{self, Scenario},
     history, script, world,
 };
@@ -62,9 +65,9 @@ struct Simulate {
     /// Stop at the first failure
     #[arg(long)]
     until_failure: bool,
-    /// Print which faults struck during which effects, in Markdown
+    /// Add how often which faults struck during which effects to the table in this file
     #[arg(long)]
-    table: bool,
+    table: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -137,8 +140,11 @@ fn simulate(options: &Simulate) -> ExitCode {
         until_failure: options.until_failure,
     };
     let mut summary = campaign.play();
-    if options.table {
-        println!("{}", summary.table.render());
+    if let Some(file) = &options.table {
+        let mut table = Table::parse(&fs::read_to_string(file).unwrap_or_default());
+        table.add(&summary.table);
+        fs::write(file, table.render()).unwrap();
+        println!("{}", table.summary());
     }
     summary.print(begin.elapsed());
     exit_code(summary.failed == 0)

@@ -1,17 +1,19 @@
 //! Situations that need several events in a row at the right moments, so that chance hardly brings them about.
 
-use std::{sync::Arc, time::Duration};
+mod steps;
 
-use serde_json::{Value, json};
-use slurm::node::NodeFlag;
+use std::time::Duration;
+
+use serde_json::json;
 use tokio::time::sleep;
+
+use self::steps::{has_partition, is_annotated, leaving, text};
 
 use crate::{
     coverage::Effect,
     history::History,
-    oracles::{DRAINED, LEAVING, PROTECTED},
-    script,
-    slurm::{NodeOrder, State, Submission, state::Node},
+    oracles::{DRAINED, PROTECTED},
+    slurm::{NodeOrder, State},
     world::{
         World,
         api::ApiFault,
@@ -31,7 +33,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What a history about situations brings about. `SIMULATION_SITUATION` chooses one, and the history has nothing else.
-const SITUATIONS: [&str; 18] = [
+const SITUATIONS: [&str; 19] = [
     "evict-busy-worker",
     "resume-before-eviction",
     "resume-leaving",
@@ -50,6 +52,7 @@ const SITUATIONS: [&str; 18] = [
     "declare-dead",
     "slow-clock",
     "delete-partition-with-jobs",
+    "scale-in-starting-workers",
 ];
 
 /// The situation that a person wants to see.
@@ -81,6 +84,7 @@ impl History {
             "declare-dead" => self.declare_dead().await,
             "slow-clock" => self.slow_clock().await,
             "delete-partition-with-jobs" => self.delete_partition_with_jobs().await,
+            "scale-in-starting-workers" => self.scale_in_starting_workers().await,
             other => panic!("there is no situation {other:?}; there are {SITUATIONS:?}"),
         }
         self.judge.orders.note_objects(&self.world);
@@ -382,76 +386,6 @@ impl History {
         self.pass(Duration::from_mins(1)).await;
     }
 
-    fn want_node_set(&self, name: &str) {
-        if self.world.get("nodesets", name).is_err() {
-            self.create_node_set(name);
-        }
-    }
-
-    /// Waits until no fault lasts and so many workers of a NodeSet take jobs.
-    async fn is_calm(&mut self, set: &str, workers: usize) -> bool {
-        if self
-            .world
-            .get("nodesets", set)
-            .is_ok_and(|set| set["spec"]["replicas"].as_u64().unwrap_or(1) < workers as u64)
-        {
-            self.scale(set, workers as u64);
-        }
-        self.judge.orders.note_objects(&self.world);
-        self.wait_for(PATIENCE, |world| {
-            let slurm = world.slurm();
-            let state = world.active().and_then(|active| slurm.state(active).ok());
-            let open = state.map_or(0, |state| {
-                let nodes = state.nodes.values();
-                nodes.filter(|node| is_open(state, node, set)).count()
-            });
-            open >= workers && !world.is_suffering()
-        })
-        .await
-    }
-
-    /// Waits until so many workers of a NodeSet take jobs, and gives each a job that lasts for one of the times.
-    async fn occupy(&mut self, set: &str, workers: usize, seconds: &[u64]) -> bool {
-        if !self.is_calm(set, workers).await {
-            return false;
-        }
-        for _ in 0..=workers {
-            let seconds = *self.random.pick(seconds).unwrap();
-            self.submit_to(set, seconds, None);
-        }
-        self.wait_for(Duration::from_secs(20), |world| Effect::JobRuns.is_under_way(world))
-            .await
-    }
-
-    /// Submits a job that needs a whole node.
-    fn submit_to(&self, partition: &str, seconds: u64, node: Option<&str>) {
-        let mut job = Submission::new(partition, Duration::from_secs(seconds));
-        job.exclusive = true;
-        let job = job.on(node);
-        let id = script::submit(&self.world, job);
-        self.world.tell(format!(
-            "a person submits job {id:?} to {partition} for {seconds} s, by name {node:?}"
-        ));
-    }
-
-    fn pick_worker(&self, set: &str) -> Option<Arc<Value>> {
-        let mut pods = self.world.all("pods");
-        pods.retain(|pod| {
-            text(pod, "/metadata/name").starts_with(&format!("{set}-"))
-                && pod.pointer("/spec/nodeName").is_some()
-                && pod.pointer("/metadata/deletionTimestamp").is_none()
-        });
-        self.random.pick(&pods).cloned()
-    }
-
-    fn set_cordon(&mut self, machine: &str, cordoned: bool) {
-        self.world
-            .tell(format!("a person sets cordon of {machine} to {cordoned}"));
-        self.world
-            .patch("nodes", machine, &json!({ "spec": { "unschedulable": cordoned } }));
-        self.judge.orders.note_objects(&self.world);
-    }
-
     /// A machine with jobs loses its power, and a person declares it dead.
     async fn declare_dead(&mut self) {
         self.occupy("compute", 2, &[60, 120]).await;
@@ -473,51 +407,21 @@ impl History {
         self.pass(Duration::from_mins(1)).await;
     }
 
-    /// Writes a label, so that operators look at the workers there.
-    fn touch(&mut self, machine: &str) {
-        let labels = json!({ "example.com/rack": elapsed().as_secs().to_string() });
-        self.world
-            .patch("nodes", machine, &json!({ "metadata": { "labels": labels } }));
+    /// People change their minds while workers start, and these register and get jobs while the leader removes them.
+    async fn scale_in_starting_workers(&mut self) {
+        if !self.is_calm("compute", 1).await {
+            return;
+        }
+        for _ in 0..6 {
+            self.submit_to("compute", 60, None);
+        }
+        self.scale("compute", 4);
         self.judge.orders.note_objects(&self.world);
+        self.wait(|world| Effect::WorkerStarts.is_under_way(world)).await;
+        let slow = ApiFault::Slow(Duration::from_millis(self.random.between(500, 2000)));
+        self.suffer_for(Fault::Api(Client::Leader, slow), Duration::from_secs(10));
+        self.scale("compute", 1);
+        self.judge.orders.note_objects(&self.world);
+        self.pass(Duration::from_mins(1)).await;
     }
-}
-
-/// Whether a node of a NodeSet takes a job at once.
-fn is_open(state: &State, node: &Node, set: &str) -> bool {
-    node.name.starts_with(&format!("{set}-")) && node.is_available() && state.jobs_on(&node.name).next().is_none()
-}
-
-/// A node with a job that we drained because its worker leaves, and have noted that.
-fn leaving(world: &World) -> Option<String> {
-    let slurm = world.slurm();
-    let state = world.active().and_then(|active| slurm.state(active).ok())?;
-    let is_ours = |node: &&Node| node.has(NodeFlag::Drain) && node.reason.starts_with("slurm-operator");
-    let busy = |node: &&Node| state.jobs_on(&node.name).next().is_some();
-    let nodes: Vec<&Node> = state.nodes.values().filter(is_ours).filter(busy).collect();
-    let pods = world.all("pods");
-    let noted = |node: &&&Node| {
-        let mut pods = pods.iter().filter(|pod| pod["spec"]["hostname"] == node.name.as_str());
-        pods.any(|pod| {
-            [LEAVING, DRAINED]
-                .iter()
-                .all(|key| pod["metadata"]["annotations"][*key].is_string())
-        })
-    };
-    nodes.iter().find(noted).map(|node| node.name.clone())
-}
-
-fn has_partition(world: &World, name: &str) -> bool {
-    let slurm = world.slurm();
-    let state = world.active().and_then(|active| slurm.state(active).ok());
-    state.is_some_and(|state| state.partitions.contains_key(name))
-}
-
-fn is_annotated(world: &World, pod: &str, key: &str) -> bool {
-    let pod = world.get("pods", pod);
-    pod.is_ok_and(|pod| pod["metadata"]["annotations"][key].is_string())
-}
-
-fn text(object: &Value, pointer: &str) -> String {
-    let text = object.pointer(pointer).and_then(Value::as_str);
-    text.unwrap_or_default().to_owned()
 }
