@@ -354,7 +354,9 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
         }
         let moved = spec.scaling_mode() == ScalingMode::DaemonSet && host.is_none_or(|host| hostname_on(host) != *name);
         let lost = spec.prune_node_records() == PruneNodeRecords::NodeNotFound && (death.is_some() || moved);
-        let is_out = node.state.is_down() || node.state.is_drained();
+        // The worker was seen to end. Slurm itself notices that minutes later.
+        let has_ended = observed.last_seen.get(name).and_then(LastSeen::ended_pod).is_some();
+        let is_out = node.state.is_down() || node.state.is_drained() || has_ended;
         if (lost || was_planned) && is_out && !scale.is_wanted(&observed.nodeset, name) {
             let order = PlannedOrder::new(node, NodeOrder::Delete);
             plan.effects.push(Effect::DeleteRecord(order));
