@@ -275,7 +275,7 @@ async fn a_binding_is_accepted_whatever_happens() {
     assert!(nothing.errors.is_empty() && nothing.warnings.len() == 1, "{nothing:?}");
 }
 
-/// For five seconds, over TLS: every answer is the right one.
+/// For four seconds, over TLS: every answer is the right one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_requests_a_second_get_the_right_answers() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -341,19 +341,20 @@ async fn five_hundred_requests_a_second_get_the_right_answers() {
     {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Each request is sent when it is due. At most as many wait for an answer as the webhook accepts connections of one address.
+    // Each request is sent when it is due, but on a slow machine no more than 64 at a time: an API server has fewer connections than
+    // the webhook accepts of one address.
     let (begin, interval) = (Instant::now(), Duration::from_millis(2));
-    let slowest = futures::stream::iter(0..2500)
+    let slowest = futures::stream::iter(0..2000)
         .map(async |number: usize| {
             let due = begin + interval * u32::try_from(number).unwrap();
             tokio::time::sleep_until(due).await;
             ask(number).await;
             due.elapsed()
         })
-        .buffer_unordered(200)
+        .buffer_unordered(64)
         .fold(Duration::ZERO, async |slowest, took| slowest.max(took))
         .await;
-    println!("2500 requests in {:?}, the slowest took {slowest:?}", begin.elapsed());
+    println!("2000 requests in {:?}, the slowest took {slowest:?}", begin.elapsed());
     serving.abort();
 }
 
