@@ -218,16 +218,13 @@ fn refuse_and_warn(namespace: &Namespace) {
     );
     assert_eq!(object(namespace, ".spec.qos").unwrap(), "");
     assert_eq!(object(namespace, ".spec.priorityTier").unwrap(), "7");
-    let events = [
-        "get",
-        "events",
-        "--field-selector",
-        "involvedObject.kind=Partition,involvedObject.name=both",
-    ];
-    let events = namespace
-        .ask(&[&events[..], &["-o", "jsonpath={.items[*].message}"]].concat())
-        .unwrap();
-    assert!(events.contains("nonesuch"), "{events}");
+    eventually("the rejected Partition has its event", SOON, || {
+        let of_both = "involvedObject.kind=Partition,involvedObject.name=both";
+        let messages = "jsonpath={.items[*].message}";
+        let events = namespace.ask(&["get", "events", "--field-selector", of_both, "-o", messages])?;
+        expect(events.contains("nonesuch"), events)
+    })
+    .unwrap();
     // Nor does a new object stay.
     let create = ["partition", "create", "bad", "--nodes", "compute", "QOS=nonesuch"];
     let refused = fails(namespace, &create, 1);
