@@ -55,16 +55,28 @@ impl Recording {
         self.select(|object| owners(object).is_empty() && object["metadata"].get("labels").is_none())
     }
 
+    /// What upstream's chart rendered, without namespace and Helm's own marks; data of Secrets is as the API server has it.
+    pub(crate) fn made_by_helm(&self) -> Vec<Value> {
+        let mut objects = self.select(|object| {
+            object["metadata"]["annotations"]
+                .get("meta.helm.sh/release-name")
+                .is_some()
+        });
+        objects.retain(|object| owners(object).is_empty());
+        for object in &mut objects {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            metadata.remove("namespace");
+            let annotations = metadata["annotations"].as_object_mut().unwrap();
+            annotations.retain(|name, _| !name.starts_with("meta.helm.sh/"));
+        }
+        encode_secrets(&mut objects);
+        objects
+    }
+
     /// What upstream's operator had to work with; data of Secrets is as the API server has it.
     pub(crate) fn inputs(&self) -> Vec<Value> {
         let mut inputs = self.select(|object| owners(object).is_empty() && object["kind"] != "PersistentVolumeClaim");
-        for secret in inputs.iter_mut().filter(|object| object["kind"] == "Secret") {
-            for (_, value) in secret["data"].as_object_mut().unwrap() {
-                *value = base64::engine::general_purpose::STANDARD
-                    .encode(value.as_str().unwrap())
-                    .into();
-            }
-        }
+        encode_secrets(&mut inputs);
         inputs
     }
 
@@ -83,6 +95,16 @@ impl Recording {
 
     fn select(&self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
         self.objects.iter().filter(|object| wanted(object)).cloned().collect()
+    }
+}
+
+fn encode_secrets(objects: &mut [Value]) {
+    for secret in objects.iter_mut().filter(|object| object["kind"] == "Secret") {
+        for (_, value) in secret["data"].as_object_mut().unwrap() {
+            *value = base64::engine::general_purpose::STANDARD
+                .encode(value.as_str().unwrap())
+                .into();
+        }
     }
 }
 

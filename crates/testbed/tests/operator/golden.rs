@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -32,6 +33,15 @@ const NODES: [&str; 2] = ["kwok-3", "kwok-7"];
 
 /// The release that was recorded.
 const UPSTREAM: &str = "1.3.0-rc1";
+
+/// Metadata that differ between two objects with the same content.
+const OF_THIS_LIFE: [&str; 5] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+];
 
 #[test]
 fn charts_and_operator_create_upstreams_objects_except_for_listed_differences() {
@@ -78,6 +88,59 @@ fn an_operator_killed_at_any_moment_of_an_install_reaches_the_same_state() {
     assert_eq!(keys.len(), 2);
 }
 
+/// What the chart of upstream makes is written as a chart of the same name, from the recordings. Helm applies on the server,
+/// or as Helm 3 did.
+#[test]
+fn helm_upgrade_alone_leads_from_upstreams_chart_to_ours_and_back() {
+    let place = Place::create("back");
+    for (mode, recording) in ["true", "false"]
+        .iter()
+        .flat_map(|mode| recordings().into_iter().map(move |recording| (mode, recording)))
+    {
+        let namespace = format!("{}-{mode}", recording.cluster);
+        place.cluster.ask(&["create", "namespace", &namespace]).unwrap();
+        let theirs = write_upstreams_chart(&recording);
+        let release = |verb: &str, chart: &Path, values: &str| {
+            let mut command = helm(&place.cluster);
+            command.args([verb, "slurm", "--namespace", &namespace, "--values", "-"]);
+            command.arg(format!("--server-side={mode}")).arg(chart);
+            output_with_input(&mut command, values).unwrap_or_else(|error| panic!("{namespace}: {error:#}"));
+        };
+        let objects = || -> Objects {
+            let mut objects = place.objects(&namespace).unwrap();
+            objects.retain(|object| !is_of_others(object));
+            for object in &mut objects {
+                remove(object, "/metadata", &OF_THIS_LIFE);
+            }
+            flatten_all(objects)
+        };
+        release("install", theirs.path(), "");
+        let before = objects();
+        release("upgrade", &place.packed(), &recording.values);
+        let between = objects();
+        release("upgrade", theirs.path(), "");
+        assert_eq!(before, objects(), "{namespace}: the way back leaves something");
+        assert!(
+            !before.is_empty() && before != between,
+            "{namespace}: our chart changed nothing"
+        );
+    }
+}
+
+fn write_upstreams_chart(recording: &Recording) -> tempfile::TempDir {
+    let chart = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| std::fs::write(chart.path().join(file), text).unwrap();
+    write(
+        "Chart.yaml",
+        &format!("{{apiVersion: v2, name: slurm, version: {UPSTREAM}}}"),
+    );
+    write("objects.json", &json!(recording.made_by_helm()).to_string());
+    std::fs::create_dir(chart.path().join("templates")).unwrap();
+    let each = "{{ range .Files.Get \"objects.json\" | fromJsonArray }}\n---\n{{ toJson . }}\n{{ end }}";
+    write("templates/objects.yaml", each);
+    chart
+}
+
 /// A control plane, and the chart to install.
 struct Place {
     cluster: Cluster,
@@ -112,6 +175,10 @@ impl Place {
         let place = Self { cluster, chart };
         place.create_nodes();
         place
+    }
+
+    fn packed(&self) -> PathBuf {
+        self.chart.path().join(format!("slurm-{UPSTREAM}.tgz"))
     }
 
     fn create_nodes(&self) {
@@ -204,9 +271,7 @@ impl Place {
             .unwrap();
         let mut install = helm(&self.cluster);
         install.args(["install", "--namespace", namespace, "slurm"]);
-        install
-            .arg(self.chart.path().join(format!("slurm-{UPSTREAM}.tgz")))
-            .args(["--values", "-"]);
+        install.arg(self.packed()).args(["--values", "-"]);
         // Upstream's: others would change the hashes of revisions.
         for container in [
             "controller.logfile",
@@ -313,14 +378,7 @@ fn is_of_others(object: &Value) -> bool {
 
 fn without_chance(mut object: Value) -> Value {
     remove(&mut object, "", &["status"]);
-    let of_this_life = [
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-        "generation",
-        "managedFields",
-    ];
-    remove(&mut object, "/metadata", &of_this_life);
+    remove(&mut object, "/metadata", &OF_THIS_LIFE);
     if object["spec"]["clusterIP"] != "None" {
         remove(&mut object, "/spec", &["clusterIP", "clusterIPs"]);
     }
