@@ -20,6 +20,7 @@ pub mod partition;
 pub mod restapi;
 pub mod token;
 
+pub mod autoscaling;
 pub mod claims;
 pub mod conditions;
 pub mod configuration;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::{
+    autoscaling::Autoscaling,
     conditions::{Condition, RESERVATION_CREATED},
     drain::Drain,
     health::{DrainOn, Health},
@@ -76,9 +77,12 @@ pub struct NodeSetSpec {
     /// The Controller these nodes belong to. Immutable.
     pub controller_ref: ObjectRef,
 
-    /// Number of pods, at most 65536. Without effect with `scalingMode: DaemonSet`.
+    /// Number of pods, at most 65536. Without effect with `scalingMode: DaemonSet` and with autoscaling.
     #[schemars(extend("default" = DEFAULT_REPLICAS))]
     pub replicas: Option<i32>,
+
+    /// Workers that follow Slurm's queue: Slurm's power saving starts and stops them.
+    pub autoscaling: Option<Autoscaling>,
 
     /// `StatefulSet`: numbered pods, `replicas` of them. `DaemonSet`: one pod on every Kubernetes node that matches.
     #[schemars(extend("default" = "StatefulSet"))]

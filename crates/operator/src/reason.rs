@@ -57,7 +57,7 @@ reasons! {
     KEY_MISMATCH = "KeyMismatch", on "Ready, Degraded"
         => "Delete the pods that the message names, or restore the key: [troubleshooting.md](troubleshooting.md#keys).";
     /// Pods do not start, and waiting does not help.
-    PODS_DO_NOT_START = "PodsDoNotStart", on "Ready, Degraded"
+    PODS_DO_NOT_START = "PodsDoNotStart", on "Ready, Degraded, event"
         => "Do what the message says. It has the kubelet's or the scheduler's words: see [troubleshooting.md](troubleshooting.md#images).";
     /// The installed definitions are older than this operator, whose newer fields are off.
     OLD_DEFINITIONS = "OldDefinitions", on "CRDsOutdated=True" => "Upgrade the chart slurm-operator-crds.";
@@ -245,6 +245,8 @@ reasons! {
     NODE_RECORD_KEPT = "NodeRecordKept", on "event" => "Nothing to do; the message names what needs the record.";
     /// Slurm's record of a node without a pod was deleted.
     DEFUNCT_NODE_PRUNED = "DefunctSlurmNodePruned", on "event" => "Nothing to do.";
+    /// Slurm has records for workers that it starts and stops by itself.
+    NODES_CREATED = "SlurmNodesCreated", on "event" => "Nothing to do.";
     /// A worker died with its Kubernetes node. Its node is down in Slurm, which requeues its jobs.
     NODE_LOST = "NodeLost", on "event" => "See [nodesets.md](nodesets.md#when-a-node-is-lost).";
     /// Slurm listed jobs on a worker that had ended with the worker before it. They were ended or requeued.

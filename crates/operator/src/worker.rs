@@ -290,15 +290,18 @@ pub enum Cause {
     Update,
     /// Its NodeSet is deleted.
     Deletion,
+    /// Slurm's power saving has stopped its node.
+    PowerDown,
 }
 
 impl Cause {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::ScaleIn,
         Self::OtherMode,
         Self::Unfit,
         Self::Update,
         Self::Deletion,
+        Self::PowerDown,
     ];
 
     /// Returns the text in the annotation.
@@ -309,6 +312,7 @@ impl Cause {
             Self::Unfit => "unfit",
             Self::Update => "update",
             Self::Deletion => "deletion",
+            Self::PowerDown => "power-down",
         }
     }
 
@@ -320,6 +324,7 @@ impl Cause {
             Self::Unfit => "its Kubernetes node, where it should not be",
             Self::Update => "an update",
             Self::Deletion => "deletion of its NodeSet",
+            Self::PowerDown => "power saving",
         }
     }
 }

@@ -162,6 +162,22 @@ impl NodeState {
         self.has(NodeFlag::DynamicNorm) || self.has(NodeFlag::DynamicFuture)
     }
 
+    /// Whether power saving starts and stops it.
+    pub fn is_cloud(&self) -> bool {
+        self.has(NodeFlag::Cloud)
+    }
+
+    /// Whether power saving has stopped it, or is stopping it. Slurm starts no job there before it has started the node again.
+    pub fn is_off(&self) -> bool {
+        let is_stopped = self.has(NodeFlag::PoweredDown) && !self.has(NodeFlag::PoweringUp);
+        self.has(NodeFlag::PoweringDown) || is_stopped
+    }
+
+    /// Whether power saving has started it and it has not registered since.
+    pub fn is_starting(&self) -> bool {
+        self.has(NodeFlag::PoweringUp) && !self.is_off()
+    }
+
     /// Returns all names: the base state, the flags, then unknown ones.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.base

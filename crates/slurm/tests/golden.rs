@@ -1,8 +1,8 @@
 //! The files we write are byte for byte those of the operator we replace.
 
 use slurm::conf::{
-    AccountingStorage, Document, ExternalConf, NodeSetLines, RecordKind, SlurmConf, SlurmctldHost, render_cgroup_conf,
-    render_external_slurm_conf, render_slurm_conf,
+    AccountingStorage, Document, ExternalConf, NodeSetLines, PowerSaving, RecordKind, SlurmConf, SlurmctldHost,
+    render_cgroup_conf, render_external_slurm_conf, render_slurm_conf,
 };
 
 fn cluster(cluster_name: &str, namespace: &str) -> SlurmConf {
@@ -13,6 +13,7 @@ fn cluster(cluster_name: &str, namespace: &str) -> SlurmConf {
         max_node_count: 1024,
         jwks: false,
         metrics: false,
+        power_saving: None,
         accounting: None,
         prolog_slurmctld: vec![],
         epilog_slurmctld: vec![],
@@ -51,6 +52,25 @@ fn a_the_defaults() {
         render_slurm_conf(&conf).text,
         include_str!("golden/a-default.slurm.conf")
     );
+}
+
+#[test]
+fn power_saving_adds_its_section_and_a_parameter() {
+    let conf = SlurmConf {
+        power_saving: Some(PowerSaving { resume_timeout: 1200 }),
+        extra: "SlurmctldParameters=power_save_interval=5\nSuspendTimeout=60".to_owned(),
+        ..cluster("g-a_slurm", "g-a")
+    };
+    let text = render_slurm_conf(&conf).text;
+    let section = "### POWER SAVING ###\nSuspendProgram=/usr/bin/true\nResumeProgram=/usr/bin/true\nSuspendTime=1000000000\n\
+                   SuspendTimeout=30\nResumeTimeout=1200\nSuspendRate=0\nResumeRate=0\n\
+                   SuspendExcStates=DOWN,DRAIN,FAIL,MAINTENANCE,RESERVED\n";
+    assert!(text.contains(section), "{text}");
+    let conf = Document::parse(&text);
+    let parameters = "enable_configless,power_save_interval=5,reconfig_on_restart,requeue_on_resume_failure";
+    assert_eq!(conf.value("SlurmctldParameters"), Some(parameters));
+    // The user's line is effective.
+    assert_eq!(conf.value("SuspendTimeout"), Some("60"));
 }
 
 #[test]

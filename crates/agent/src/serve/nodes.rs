@@ -67,8 +67,10 @@ impl Nodes {
         }
         info!(node, action = ?command.action, "sending a node command");
         let done = match message(command) {
-            Some(update) => client.update_node(&update).await,
-            None => client.delete_nodes(node).await,
+            Message::Update(update) => client.update_node(&update).await,
+            Message::Create(line) => client.create_node(&line).await,
+            Message::Delete => client.delete_nodes(node).await,
+            Message::Power(_) => return Err(Failed::Unspoken("scontrol starts and stops nodes".to_owned())),
         };
         self.services.channels.slurmctld.remember_version(&client);
         done.map_err(|error| failed(&error))
@@ -179,15 +181,25 @@ fn compare(now: Option<AdminState>, expected: &AdminState) -> Result<(), Refusal
     }
 }
 
-/// Returns the message to slurmctld; `None` for a deletion.
-pub(super) fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<NodeUpdate> {
+/// The message to slurmctld.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Message {
+    Update(NodeUpdate),
+    /// The line of the node.
+    Create(String),
+    Delete,
+    /// The arguments of `scontrol power`.
+    Power(&'static [&'static str]),
+}
+
+pub(super) fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Message {
     let update = NodeUpdate::new(node.as_str());
     let to = |state, reason: Option<&Reason>| NodeUpdate {
         state: Some(state),
         reason: reason.map(ToString::to_string),
         ..update.clone()
     };
-    Some(match action {
+    Message::Update(match action {
         NodeAction::Drain { reason } => to(rpc::NodeCommand::Drain, reason.as_ref()),
         NodeAction::Down { reason } => to(rpc::NodeCommand::Down, reason.as_ref()),
         NodeAction::Undrain => to(rpc::NodeCommand::Undrain, None),
@@ -212,7 +224,10 @@ pub(super) fn message(NodeCommand { node, action, .. }: &NodeCommand) -> Option<
                 ..update
             }
         }
-        NodeAction::Delete => return None,
+        NodeAction::Create { settings } => return Message::Create(format!("NodeName={node} {settings}")),
+        NodeAction::Delete => return Message::Delete,
+        NodeAction::PowerUp => return Message::Power(&["up"]),
+        NodeAction::PowerDown => return Message::Power(&["down", "force"]),
     })
 }
 
@@ -235,7 +250,7 @@ mod tests {
         let n1 = || NodeUpdate::new("n1");
         assert_eq!(
             sent(NodeAction::Drain { reason: reason() }),
-            Some(NodeUpdate {
+            Message::Update(NodeUpdate {
                 state: Some(rpc::NodeCommand::Drain),
                 reason: Some("scale in".to_owned()),
                 ..n1()
@@ -243,7 +258,7 @@ mod tests {
         );
         assert_eq!(
             sent(NodeAction::Down { reason: None }),
-            Some(NodeUpdate {
+            Message::Update(NodeUpdate {
                 state: Some(rpc::NodeCommand::Down),
                 ..n1()
             }),
@@ -251,12 +266,17 @@ mod tests {
         );
         assert_eq!(
             sent(NodeAction::Undrain),
-            Some(NodeUpdate {
+            Message::Update(NodeUpdate {
                 state: Some(rpc::NodeCommand::Undrain),
                 ..n1()
             })
         );
-        assert_eq!(sent(NodeAction::Delete), None);
+        assert_eq!(sent(NodeAction::Delete), Message::Delete);
+        let settings = SingleLine::new("State=CLOUD CPUs=2").unwrap();
+        assert_eq!(
+            sent(NodeAction::Create { settings }),
+            Message::Create("NodeName=n1 State=CLOUD CPUs=2".to_owned())
+        );
         let line = |text: &str| SingleLine::new(text).unwrap();
         assert_eq!(
             sent(NodeAction::Describe(NodeDescription {
@@ -269,7 +289,7 @@ mod tests {
                 topology: None,
                 address: Some(line("10.0.0.1")),
             })),
-            Some(NodeUpdate {
+            Message::Update(NodeUpdate {
                 address: Some("10.0.0.1".to_owned()),
                 comment: Some(String::new()),
                 features: Some("a,b".to_owned()),

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use super::config_text;
-use super::nodes::message;
+use super::nodes::{Message, message};
 
 /// Slurm's programs fail by themselves after 10 s (`MessageTimeout`).
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -213,8 +213,16 @@ fn to_words(program: &[&str], settings: impl IntoIterator<Item = String>) -> Vec
 
 fn words_for_node(command: &NodeCommand) -> Vec<String> {
     match message(command) {
-        Some(update) => to_words(&["scontrol", "update"], update.to_scontrol()),
-        None => to_words(&["scontrol", "delete"], [format!("NodeName={}", command.node)]),
+        Message::Update(update) => to_words(&["scontrol", "update"], update.to_scontrol()),
+        Message::Create(line) => to_words(&["scontrol", "create"], line.split_whitespace().map(str::to_owned)),
+        Message::Delete => to_words(&["scontrol", "delete"], [format!("NodeName={}", command.node)]),
+        Message::Power(how) => {
+            let node = command.node.to_string();
+            to_words(
+                &["scontrol", "power"],
+                how.iter().map(|word| (*word).to_owned()).chain([node]),
+            )
+        }
     }
 }
 
@@ -308,6 +316,14 @@ mod tests {
                 "scontrol|update|NodeName=n1|State=DOWN|Reason=scale in: 3 → 2",
             ),
             (NodeAction::Delete, "scontrol|delete|NodeName=n1"),
+            (
+                NodeAction::Create {
+                    settings: line("State=CLOUD CPUs=2"),
+                },
+                "scontrol|create|NodeName=n1|State=CLOUD|CPUs=2",
+            ),
+            (NodeAction::PowerUp, "scontrol|power|up|n1"),
+            (NodeAction::PowerDown, "scontrol|power|down|force|n1"),
             (
                 NodeAction::Describe(NodeDescription {
                     comment: Some(line("a b;$(c)")),

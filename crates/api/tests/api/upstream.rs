@@ -68,6 +68,31 @@ const DIFFERENCES: &[(&str, &str)] = &[
         "upstream waits for jobs however long they take, without another choice",
     ),
     ("NodeSet spec.health", "upstream drains no node for a condition"),
+    ("NodeSet spec.autoscaling", "upstream's workers do not follow the queue"),
+    (
+        "NodeSet spec.autoscaling.enabled",
+        "upstream's workers do not follow the queue",
+    ),
+    (
+        "NodeSet spec.autoscaling.minReplicas",
+        "upstream's workers do not follow the queue",
+    ),
+    (
+        "NodeSet spec.autoscaling.maxReplicas",
+        "upstream's workers do not follow the queue",
+    ),
+    (
+        "NodeSet spec.autoscaling.idleTime",
+        "upstream's workers do not follow the queue",
+    ),
+    (
+        "NodeSet spec.autoscaling.bootTimeout",
+        "upstream's workers do not follow the queue",
+    ),
+    (
+        "NodeSet spec.autoscaling.shape",
+        "upstream's workers do not follow the queue",
+    ),
     (
         "NodeSet spec.updateStrategy.paused",
         "upstream has no way to stop an update",

@@ -469,7 +469,9 @@ async fn command_rest(client: &rest::Client, order: Order<'_>) -> Result<(), Com
 fn of_rest(error: rest::Error) -> CommandError {
     match error {
         rest::Error::NotFound { what } => CommandError::NotFound(what),
-        rest::Error::Lacking { .. } | rest::Error::Misread { .. } => NoRoute(text(error)).into(),
+        rest::Error::Lacking { .. } | rest::Error::AgentOnly { .. } | rest::Error::Misread { .. } => {
+            NoRoute(text(error)).into()
+        }
         // Slurm's error number proves that it read the order; without one, the order may be carried out in part.
         rest::Error::Refused { status, number, text } if status < 500 || number != 0 => CommandError::Refused(text),
         error => CommandError::Unclear(text(error)),

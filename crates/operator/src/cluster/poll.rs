@@ -168,7 +168,9 @@ pub(super) async fn run(cluster: &Cluster) {
         if have_partitions_changed(seen_before, now.known()) {
             woken.insert(Follower::Controller);
         }
-        pause = if woken.is_empty() {
+        // A job waits for nodes that Slurm has started.
+        let is_elastic = sets.iter().any(|set| set.spec.autoscaling().is_some());
+        pause = if woken.is_empty() && !is_elastic {
             (pause + pause / 2).min(QUIET)
         } else {
             BUSY

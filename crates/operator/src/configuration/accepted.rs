@@ -292,6 +292,7 @@ mod tests {
             content: Content {
                 extra_conf: "SchedulerParameters=defer\n".to_owned(),
                 accounting: Some(("db".to_owned(), 6819)),
+                power_saving: None,
                 node_sets: BTreeMap::from([(
                     "own".to_owned(),
                     NodeSetLines {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use slurm::{
-    conf::{Document, NodeSetLines, RecordKind},
+    conf::{Document, NodeSetLines, PowerSaving, RecordKind},
     revision::{File, FileName},
 };
 
@@ -18,6 +18,9 @@ pub(crate) struct Content {
     pub(crate) extra_conf: String,
     /// Host and port of slurmdbd.
     pub(crate) accounting: Option<(String, u16)>,
+    /// Power saving, if a NodeSet has autoscaling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) power_saving: Option<PowerSaving>,
     /// NodeSets by their own names.
     pub(crate) node_sets: BTreeMap<String, NodeSetLines>,
     /// Lines by the names of the Partitions.

@@ -9,14 +9,16 @@ use std::{
 
 use api::{
     NodeSet,
+    autoscaling::Autoscaling,
     references::ObjectRef,
     validate::{check_config_file, check_partition_config},
     wellknown::{JWKS_FILE, JWT_KEY_FILE, SLURM_CONF_FILE, SLURM_KEY_FILE, SLURMDBD_CONF_FILE, SLURMDBD_PORT},
 };
+use jiff::SignedDuration;
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap};
 use kube::ResourceExt as _;
 use slurm::{
-    conf::NodeSetLines,
+    conf::{NodeSetLines, PowerSaving},
     revision::{File, FileName},
 };
 
@@ -80,6 +82,7 @@ pub(super) fn gather(facts: &Facts) -> Gathered {
     let content = Content {
         extra_conf: inputs.controller.spec.extra_conf.clone().unwrap_or_default(),
         accounting,
+        power_saving: gather_power_saving(&inputs.node_sets),
         node_sets,
         files,
         ..Content::default()
@@ -369,6 +372,17 @@ fn gather_node_sets(inputs: &Inputs, before: &Content) -> (BTreeMap<String, Node
         lines.insert(own, NodeSetLines { name, partition });
     }
     (lines, held, left_out)
+}
+
+/// Returns the power saving that the NodeSets with autoscaling need. The operator itself gives up on a worker that does not
+/// start; Slurm does so later, in case the operator is away.
+fn gather_power_saving(node_sets: &[Arc<NodeSet>]) -> Option<PowerSaving> {
+    const RESERVE: SignedDuration = SignedDuration::from_mins(5);
+    let elastic = node_sets.iter().filter_map(|node_set| node_set.spec.autoscaling());
+    let longest = elastic.map(Autoscaling::boot_timeout).max()?;
+    Some(PowerSaving {
+        resume_timeout: u16::try_from((longest + RESERVE).as_secs()).unwrap_or(u16::MAX - 1),
+    })
 }
 
 /// Checks that a NodeSet can have this name in slurm.conf.

@@ -28,7 +28,7 @@ fn requested_by(node_set: &NodeSet) -> u32 {
             let pods = node_set.status.as_ref().map_or(0, |status| status.replicas);
             u32::try_from(pods).unwrap_or_default()
         }
-        _ => node_set.spec.replicas(),
+        _ => node_set.spec.ordinals(),
     }
 }
 

@@ -116,6 +116,7 @@ fn render_conf(parent: &Parent, content: &Content, max_node_count: u32) -> Rende
             .as_ref()
             .is_some_and(api::metrics::Metrics::is_enabled)
             && without_metrics(user_image(controller.spec.slurmctld.as_ref())).is_none(),
+        power_saving: content.power_saving,
         accounting: content.accounting.clone().map(storage),
         prolog_slurmctld: content.scripts(Script::PrologSlurmctld),
         epilog_slurmctld: content.scripts(Script::EpilogSlurmctld),

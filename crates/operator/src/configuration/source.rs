@@ -17,6 +17,8 @@ use super::content::{Content, UserFile};
 pub(crate) enum Source {
     ExtraConf,
     Accounting,
+    /// Power saving, for NodeSets with autoscaling.
+    PowerSaving,
     /// The NodeSet of this name: that it exists, and its name in Slurm.
     NodeSet(String),
     /// The partition of the NodeSet of this name.
@@ -37,6 +39,7 @@ impl fmt::Display for Source {
         match self {
             Self::ExtraConf => write!(f, "spec.extraConf"),
             Self::Accounting => write!(f, "spec.accountingRef"),
+            Self::PowerSaving => write!(f, "spec.autoscaling of the NodeSets"),
             Self::NodeSet(name) => write!(f, "NodeSet {name:?}"),
             Self::Partition(name) => write!(f, "NodeSet {name:?} spec.partition"),
             Self::PartitionObject(name) => write!(f, "Partition {name:?}"),
@@ -75,6 +78,7 @@ pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> 
     let Content {
         extra_conf,
         accounting,
+        power_saving,
         node_sets,
         partitions,
         manual_states,
@@ -88,6 +92,9 @@ pub(crate) fn differing(before: &Content, wanted: &Content) -> BTreeSet<Source> 
     }
     if *accounting != wanted.accounting {
         sources.insert(Source::Accounting);
+    }
+    if *power_saving != wanted.power_saving {
+        sources.insert(Source::PowerSaving);
     }
     for own in node_sets.keys().chain(wanted.node_sets.keys()) {
         let (old, new) = (node_sets.get(own), wanted.node_sets.get(own));
@@ -122,6 +129,7 @@ pub(crate) fn compose(before: &Content, wanted: &Content, taken: &BTreeSet<Sourc
         match source {
             Source::ExtraConf => content.extra_conf.clone_from(&wanted.extra_conf),
             Source::Accounting => content.accounting.clone_from(&wanted.accounting),
+            Source::PowerSaving => content.power_saving = wanted.power_saving,
             Source::NodeSet(own) => {
                 let partition = content.node_sets.remove(own).and_then(|before| before.partition);
                 if let Some(NodeSetLines { name, .. }) = wanted.node_sets.get(own) {
@@ -169,7 +177,7 @@ fn take_over<K: Ord + Clone, V: Clone>(content: &mut BTreeMap<K, V>, wanted: &BT
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use slurm::revision::File;
+    use slurm::{conf::PowerSaving, revision::File};
 
     use super::*;
     use crate::partition::rules::{
@@ -205,6 +213,7 @@ mod tests {
         )
             .prop_map(
                 |(extra_conf, host, node_sets, partitions, files): (_, _, BTreeMap<_, _>, _, _)| Content {
+                    power_saving: host.as_ref().map(|_| PowerSaving { resume_timeout: 60 }),
                     extra_conf,
                     accounting: host.map(|host| (host, 1)),
                     node_sets,

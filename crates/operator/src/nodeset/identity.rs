@@ -3,6 +3,7 @@
 
 use api::{keys, node_reason::LEAVING};
 use serde::{Deserialize, Serialize};
+use slurm::revision::Digest;
 
 /// The owner of a Slurm node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +18,9 @@ pub struct Identity {
     pub node_set_name: String,
     #[serde(rename = "nodeSetUID", skip_serializing_if = "String::is_empty")]
     pub node_set_uid: String,
+    /// Digest of the settings of a record that the operator created, for autoscaling.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub settings: String,
 }
 
 impl Identity {
@@ -37,6 +41,12 @@ impl Identity {
             pod_name: pod_name.to_owned(),
             ..Self::default()
         })
+    }
+
+    /// Returns a short digest of a record's settings.
+    pub fn digest_of(settings: &str) -> String {
+        let digest = Digest::of(settings.as_bytes()).to_string();
+        digest.chars().take(10).collect()
     }
 
     /// Returns the comment with upstream's order of fields.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checked_text::is_plain;
-use crate::describe::NodeDescription;
+use crate::describe::{NodeDescription, SingleLine};
 use crate::job::JobHandle;
 use crate::node::AdminState;
 use crate::reservation::{ReservationName, ReservationRequest};
@@ -44,6 +44,15 @@ pub enum NodeAction {
     Delete,
     /// Does not change its state.
     Describe(NodeDescription),
+    /// Creates the record of a node that does not exist yet.
+    Create {
+        /// Its settings as in slurm.conf, such as `State=CLOUD CPUs=2`.
+        settings: SingleLine,
+    },
+    /// Has Slurm start a node that is powered down, as `scontrol power up` does.
+    PowerUp,
+    /// Has Slurm stop a node at once and requeue its jobs, as `scontrol power down force` does.
+    PowerDown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +128,7 @@ impl Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::describe::{NodeFeatures, SingleLine};
+    use crate::describe::NodeFeatures;
 
     #[test]
     fn a_command_names_exactly_one_node() {
@@ -158,6 +167,14 @@ mod tests {
                 r#"{"node":"n1","action":"down","reason":"why"}"#,
             ),
             (NodeAction::Delete, r#"{"node":"n1","action":"delete"}"#),
+            (
+                NodeAction::Create {
+                    settings: line("State=CLOUD CPUs=2"),
+                },
+                r#"{"node":"n1","action":"create","settings":"State=CLOUD CPUs=2"}"#,
+            ),
+            (NodeAction::PowerUp, r#"{"node":"n1","action":"powerUp"}"#),
+            (NodeAction::PowerDown, r#"{"node":"n1","action":"powerDown"}"#),
             (
                 NodeAction::Describe(NodeDescription {
                     comment: Some(line("c")),

@@ -42,8 +42,8 @@ pub use plugstack::{Plugstack, PlugstackEntry, PlugstackLine};
 pub use record::{Record, RecordKind, Settings};
 pub use scratch::{Scratch, render_scratch, undefined_nodes};
 pub use slurm_conf::{
-    AccountingStorage, ExternalConf, NodeSetLines, RenderedSlurmConf, SLURMCTLD_PORT, SLURMD_PORT, SLURMDBD_PORT,
-    SlurmConf, SlurmctldHost, render_cgroup_conf, render_external_slurm_conf, render_slurm_conf,
+    AccountingStorage, ExternalConf, NodeSetLines, PowerSaving, RenderedSlurmConf, SLURMCTLD_PORT, SLURMD_PORT,
+    SLURMDBD_PORT, SlurmConf, SlurmctldHost, render_cgroup_conf, render_external_slurm_conf, render_slurm_conf,
 };
 pub use slurmdbd_conf::{SlurmdbdConf, Storage, Unwritable, render_slurmdbd_conf};
 pub use topology_yaml::{TopologyYaml, YamlError};

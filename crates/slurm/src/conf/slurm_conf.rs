@@ -24,6 +24,16 @@ pub(super) const JWKS: &str = "jwks=/etc/slurm/jwks.json";
 /// For clusters with a standby: with Slurm's default of 120 s, a takeover takes two minutes. Measured: with 10 s it takes 12 s.
 const FAILOVER_TIMEOUT: (&str, u16) = ("SlurmctldTimeout", 10);
 const SLURMCTLD_PARAMETERS: [&str; 2] = ["enable_configless", "reconfig_on_restart"];
+/// Power saving needs a program. Nothing is left to do for it: the operator follows the states of the nodes.
+const POWER_PROGRAM: &str = "/usr/bin/true";
+/// Without a finite time power saving is off. Nodes without a time of their own stay for 31 years.
+const SUSPEND_TIME: u32 = 1_000_000_000;
+/// How long a node that is stopped cannot be started again. Usually its pod is gone by then.
+const SUSPEND_TIMEOUT: u16 = 30;
+/// A node that people keep from jobs stays as it is.
+const SUSPEND_EXCLUDED_STATES: &str = "DOWN,DRAIN,FAIL,MAINTENANCE,RESERVED";
+/// Jobs whose nodes do not start are requeued.
+const REQUEUE_ON_FAILURE: &str = "requeue_on_resume_failure";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlurmConf {
@@ -36,6 +46,8 @@ pub struct SlurmConf {
     /// Whether tokens are also checked against `/etc/slurm/jwks.json`.
     pub jwks: bool,
     pub metrics: bool,
+    /// Power saving, if nodes are started and stopped on demand.
+    pub power_saving: Option<PowerSaving>,
     pub accounting: Option<AccountingStorage>,
     /// File names in `/etc/slurm`, in any order, as with the three other lists of scripts.
     pub prolog_slurmctld: Vec<String>,
@@ -60,6 +72,14 @@ pub struct SlurmctldHost {
 pub struct AccountingStorage {
     pub host: String,
     pub port: u16,
+}
+
+/// Slurm's power saving. Each record that is started and stopped on demand has a `SuspendTime` of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PowerSaving {
+    /// How long a node may take to register.
+    pub resume_timeout: u16,
 }
 
 /// The operator records it, as JSON, with the revision that has these lines.
@@ -103,6 +123,7 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
         max_node_count,
         jwks,
         metrics,
+        power_saving,
         accounting,
         prolog_slurmctld,
         epilog_slurmctld,
@@ -113,6 +134,9 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
         extra,
     } = conf;
     let auth_alt_parameters: &[&str] = if *jwks { &[JWT_KEY, JWKS] } else { &[JWT_KEY] };
+
+    let mut slurmctld_parameters = SLURMCTLD_PARAMETERS.to_vec();
+    slurmctld_parameters.extend(power_saving.map(|_| REQUEUE_ON_FAILURE));
 
     let mut text = Text::default();
     text.section("GENERAL");
@@ -136,11 +160,12 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
     text.set("AuthAltTypes", AUTH_ALT_TYPES);
     text.set("AuthAltParameters", auth_alt_parameters.join(","));
     text.set("AuthInfo", AUTH_INFO);
-    text.set("SlurmctldParameters", SLURMCTLD_PARAMETERS.join(","));
+    text.set("SlurmctldParameters", slurmctld_parameters.join(","));
     if *metrics {
         text.set("MetricsType", "metrics/openmetrics");
     }
 
+    render_power_saving(&mut text, *power_saving);
     render_accounting(&mut text, accounting.as_ref());
 
     if !(prolog_slurmctld.is_empty() && epilog_slurmctld.is_empty()) {
@@ -189,7 +214,7 @@ pub fn render_slurm_conf(conf: &SlurmConf) -> RenderedSlurmConf {
     let required: [(&str, &[&str]); 3] = [
         ("AuthAltParameters", auth_alt_parameters),
         ("AuthInfo", &[AUTH_INFO]),
-        ("SlurmctldParameters", &SLURMCTLD_PARAMETERS),
+        ("SlurmctldParameters", &slurmctld_parameters),
     ];
     render_merged(&mut text, extra, &required);
     let merged = (text.lines > before).then(|| before + 1..=text.lines);
@@ -235,6 +260,23 @@ fn render_hosts(text: &mut Text, hosts: &[SlurmctldHost], active: &str, extra: &
     if hosts.len() > 1 && Document::parse(extra).value(timeout).is_none() {
         text.set(timeout, seconds);
     }
+}
+
+/// The user's own lines come later and are effective instead.
+fn render_power_saving(text: &mut Text, power_saving: Option<PowerSaving>) {
+    let Some(PowerSaving { resume_timeout }) = power_saving else {
+        return;
+    };
+    text.section("POWER SAVING");
+    text.set("SuspendProgram", POWER_PROGRAM);
+    text.set("ResumeProgram", POWER_PROGRAM);
+    text.set("SuspendTime", SUSPEND_TIME);
+    text.set("SuspendTimeout", SUSPEND_TIMEOUT);
+    text.set("ResumeTimeout", resume_timeout);
+    // Pods are not limited: Kubernetes schedules them.
+    text.set("SuspendRate", 0);
+    text.set("ResumeRate", 0);
+    text.set("SuspendExcStates", SUSPEND_EXCLUDED_STATES);
 }
 
 fn render_accounting(text: &mut Text, accounting: Option<&AccountingStorage>) {

@@ -27,7 +27,7 @@ impl Body {
     }
 }
 
-/// Returns the body of `POST node`. `None` for a deletion, which has none.
+/// Returns the body of `POST node`. `None` for a deletion, which has none, and for what slurmrestd is not asked to do.
 pub fn render_node(action: &NodeAction) -> Option<Value> {
     let mut body = Body::default();
     let (state, reason) = match action {
@@ -36,7 +36,7 @@ pub fn render_node(action: &NodeAction) -> Option<Value> {
         NodeAction::Resume => ("RESUME", None),
         NodeAction::Down { reason } => ("DOWN", reason.as_ref()),
         NodeAction::Describe(description) => return Some(render_description(description)),
-        NodeAction::Delete => return None,
+        NodeAction::Delete | NodeAction::Create { .. } | NodeAction::PowerUp | NodeAction::PowerDown => return None,
     };
     body.set(["state"], Some(json!([state])));
     body.set(["reason"], reason.map(Reason::as_str));

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::body::{render_node, render_reservation};
 use super::error::Error;
 use super::observation::{Observation, Process};
-use crate::agent::{self, JobAction, JobCommand, NodeCommand, ReservationCommand};
+use crate::agent::{self, JobAction, JobCommand, NodeAction, NodeCommand, ReservationCommand};
 use crate::answer::{
     Answer, DecodeError, JobResult, Payload, Ping, Qos, RunningConf, ServedConf, decode, decode_empty,
 };
@@ -232,9 +232,13 @@ impl Client {
     /// command expects.
     pub async fn command_node(&self, NodeCommand { node, action, .. }: &NodeCommand) -> Result<(), Error> {
         let path = format!("node/{}", path_segment(node.as_str())?);
-        let (method, body) = match render_node(action) {
-            Some(body) => (Method::POST, Some(body_of(&body)?)),
-            None => (Method::DELETE, None),
+        let (method, body) = match (render_node(action), action) {
+            (Some(body), _) => (Method::POST, Some(body_of(&body)?)),
+            (None, NodeAction::Delete) => (Method::DELETE, None),
+            (None, _) => {
+                let what = "create or start a node";
+                return Err(Error::AgentOnly { what });
+            }
         };
         let what = format!("node {:?}", node.as_str());
         self.command(method, &path, body, &what).await

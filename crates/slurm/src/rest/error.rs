@@ -26,6 +26,9 @@ pub enum Error {
     /// slurmrestd is too old for the request. Nothing was sent.
     #[error("slurmrestd cannot {what} before {since}")]
     Lacking { what: &'static str, since: ApiVersion },
+    /// Only the agent does this. Nothing was sent.
+    #[error("no agent that could {what}")]
+    AgentOnly { what: &'static str },
     /// slurmrestd takes the name in the path for a boolean or a number, and would use another name. Nothing was sent.
     #[error("slurmrestd would take the name {name:?} for a boolean or a number")]
     Misread { name: String },
@@ -50,6 +53,7 @@ impl Error {
             | Self::NotFound { .. }
             | Self::Encode { .. }
             | Self::Lacking { .. }
+            | Self::AgentOnly { .. }
             | Self::Misread { .. }
             | Self::Unsupported => true,
             // "500, Unspecified error" is as likely a partial failure as a refusal.

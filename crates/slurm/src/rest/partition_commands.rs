@@ -23,6 +23,7 @@ impl From<Error> for Failure {
             | Error::Unauthorized { .. }
             | Error::Encode { .. }
             | Error::Lacking { .. }
+            | Error::AgentOnly { .. }
             | Error::Unsupported
             | Error::Misread { .. } => Self::NotUnderstood(text),
             Error::Refused { status, .. } if status >= 500 => Self::Unknown(text),

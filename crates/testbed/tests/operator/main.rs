@@ -12,6 +12,7 @@ mod admission;
 mod admission_policy;
 mod adoption;
 mod api;
+mod autoscaling;
 mod bad_config;
 mod chart;
 mod children;

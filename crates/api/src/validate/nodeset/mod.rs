@@ -1,12 +1,16 @@
 //! Rules for a NodeSet.
 
+mod autoscaling;
 mod health;
 mod names;
 
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use self::names::{check_host_names, check_name_length, check_slurm_name};
+use self::{
+    autoscaling as elastic,
+    names::{check_host_names, check_name_length, check_slurm_name},
+};
 use super::{
     Cel, Check, Problems, Reason, Rule, Validate,
     cel::{self, is_duration, is_entry},
@@ -402,6 +406,15 @@ impl Validate for NodeSet {
         health::status(),
         health::duration(),
         health::unique(),
+        elastic::MAX_REPLICAS,
+        elastic::MIN_REPLICAS,
+        elastic::REQUIRED,
+        elastic::IDLE_TIME,
+        elastic::BOOT_TIMEOUT,
+        elastic::SHAPE,
+        elastic::NAMED_NODES,
+        elastic::HOST_NETWORK,
+        elastic::REPLICAS,
         overlays(
             "spec.slurmd, spec.logfile, spec.template.spec",
             &["spec: {slurmd: {args: -v}}"],

@@ -29,7 +29,7 @@ pub(super) fn check_slurm_name(problems: &mut Problems, nodeset: &NodeSet) {
 
 /// Digits that the highest ordinal of a pod has.
 fn last_ordinal(nodeset: &NodeSet) -> String {
-    let last = nodeset.spec.replicas().saturating_sub(1);
+    let last = nodeset.spec.ordinals().saturating_sub(1);
     format!("{last:0padding$}", padding = nodeset.spec.ordinal_padding())
 }
 

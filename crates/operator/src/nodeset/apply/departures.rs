@@ -21,6 +21,7 @@ use crate::{
     },
     reason,
     runtime::Error,
+    startup::startup_problem,
     worker::{Cause, DRAIN_REASON, DRAINED, Leaving, ObjectId, RESUMED, Worker},
 };
 
@@ -177,7 +178,12 @@ impl Executor<'_> {
                 ),
                 cause => (reason::SCALING_DOWN, format!("for {}", cause.purpose())),
             };
-            let message = format!("Draining {} Pod(s) {purpose}", pods.len());
+            let verb = if cause == Cause::PowerDown {
+                "Removing"
+            } else {
+                "Draining"
+            };
+            let message = format!("{verb} {} Pod(s) {purpose}", pods.len());
             self.ctx.events.normal_about(self.nodeset(), pods, reason, message);
         }
     }
@@ -206,6 +212,17 @@ impl Executor<'_> {
                 self.command(order).await?;
             }
             _ => self.command(order).await?,
+        }
+        if order.order == NodeOrder::PowerDown {
+            let mut workers = self.observed.workers();
+            let worker = workers.find(|worker| worker.slurm_name() == Some(&order.node));
+            let why = worker.and_then(|worker| startup_problem(worker.0));
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            let message = format!(
+                "Node {} did not register in Slurm in time, so Slurm requeues its jobs{why}",
+                order.node
+            );
+            self.warn(reason::PODS_DO_NOT_START, message);
         }
         Ok(())
     }
@@ -326,6 +343,9 @@ fn verb(order: &NodeOrder) -> &'static str {
         NodeOrder::Down { .. } => "set down",
         NodeOrder::Resume => "resume",
         NodeOrder::Describe(_) => "describe",
+        NodeOrder::Create { .. } => "create",
+        NodeOrder::PowerUp => "power up",
+        NodeOrder::PowerDown => "power down",
     }
 }
 

@@ -6,6 +6,7 @@ mod departures;
 mod jobs;
 mod mirror;
 mod pods;
+mod records;
 mod reservation;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -140,6 +141,7 @@ impl Executor<'_> {
         }
         let done = self.apply_losses(plan, &mut applied).await;
         self.delete_records(plan, &mut applied).await;
+        self.create_records(plan, &mut applied).await;
         // A delayed order about a dead worker must not hit its successor.
         if done {
             self.apply_pods(plan, &mut applied).await;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::{NodeSet, autoscaling::Autoscaling};
+
 /// Renders the settings of a node: the user's `extraConf`, and the feature by which slurm.conf selects the nodes of the
 /// NodeSet.
 ///
@@ -37,6 +39,34 @@ pub(super) fn render_conf(set: &str, extra_conf: &str, topology: Option<&str>) -
 pub fn topology_in(extra_conf: &str) -> Option<String> {
     let values = parse_extra_conf(extra_conf).remove("Topology")?;
     Some(values.join(",")).filter(|place| !place.is_empty())
+}
+
+/// Renders the settings of the record of a worker that power saving starts and stops. slurmd does not change them when it
+/// registers.
+pub fn render_record(nodeset: &NodeSet, autoscaling: &Autoscaling, marks: &[String], is_kept: bool) -> String {
+    let mut settings = parse_extra_conf(nodeset.spec.extra_conf.as_deref().unwrap_or_default());
+    settings.extend(parse_extra_conf(autoscaling.shape()));
+    let mut features: BTreeSet<String> = [nodeset.slurm_name()].into();
+    features.extend(marks.iter().cloned());
+    for key in ["Feature", "Features"] {
+        features.extend(settings.remove(key).unwrap_or_default());
+    }
+    let features: Vec<String> = features.into_iter().collect();
+    let suspend_time = if is_kept {
+        "INFINITE".to_owned()
+    } else {
+        autoscaling.idle_time().as_secs().to_string()
+    };
+    let own = [
+        ("State", "CLOUD".to_owned()),
+        ("Features", features.join(",")),
+        ("Suspendtime", suspend_time),
+    ];
+    let settings = settings.into_iter().map(|(key, values)| (key, values.join(",")));
+    let mut items: BTreeMap<String, String> = settings.collect();
+    items.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    let items = items.into_iter().map(|(key, value)| format!("{key}={value}"));
+    items.collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the settings by key, each with the values of all its items. Keys are in title case as in upstream; Slurm ignores

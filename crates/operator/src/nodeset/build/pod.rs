@@ -238,6 +238,11 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         mounts.extend(ssh::sssd_mounts());
         post_start = Some(ssh::post_start());
     }
+    let mut args = vec!["-Z".to_owned()];
+    // Slurm ignores a worker that started before its node did, and would take the machine's start for it.
+    args.extend(nodeset.spec.autoscaling().map(|_| "-b".to_owned()));
+    let conf_server = conf_server(blueprint.controller);
+    args.extend(["--conf-server".to_owned(), conf_server, "--conf".to_owned(), conf]);
     let (cpus, memory) = limits(nodeset);
     let by_http = by_http(blueprint.observed);
     let mut startup_probe = fields(slurmd_probe(by_http, "/livez"));
@@ -247,7 +252,7 @@ fn slurmd(blueprint: &Blueprint<'_>, place: &Place) -> Value {
         "name": apps::SLURMD,
         "image": blueprint.observed.environment.images.slurmd,
         "imagePullPolicy": default_pull_policy(nodeset.spec.slurmd.as_ref()),
-        "args": ["-Z", "--conf-server", conf_server(blueprint.controller), "--conf", conf],
+        "args": args,
         "env": [
             { "name": "SLINKY_TOPOLOGY", "valueFrom": {
                 "fieldRef": { "fieldPath": format!("metadata.annotations['{}']", annotations::TOPOLOGY) },

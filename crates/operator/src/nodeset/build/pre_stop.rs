@@ -51,7 +51,12 @@ pub(super) fn render(nodeset: &NodeSet) -> String {
         .unwrap_or(DEFAULT_GRACE);
     let ours = keys::NODE_REASON_PREFIX;
     let time = grace.saturating_sub(RESERVE).max(0);
-    format!("node=$(hostname) ours='{ours}' reason='{ours}{TERMINATING}' end=$(($(date +%s) + {time}))\n{SCRIPT}")
+    // The record of a node that power saving starts or stops is not this worker's any more.
+    let script = match nodeset.spec.autoscaling() {
+        Some(_) => SCRIPT.replace("*DOWN*)", "*DOWN* | *POWER*)"),
+        None => SCRIPT.to_owned(),
+    };
+    format!("node=$(hostname) ours='{ours}' reason='{ours}{TERMINATING}' end=$(($(date +%s) + {time}))\n{script}")
 }
 
 #[cfg(test)]

@@ -329,6 +329,7 @@ fn missing_comment(view: &WorkerView<'_>, node: &slurm::Node) -> Option<SingleLi
         node: view.worker.kubernetes_node().unwrap_or_default().to_owned(),
         node_set_name: nodeset.name_any(),
         node_set_uid: nodeset.uid().unwrap_or_default(),
+        settings: Identity::parse(&node.comment).unwrap_or_default().settings,
     };
     let comment = SingleLine::new(identity.to_comment()).ok()?;
     (comment.as_str() != node.comment).then_some(comment)

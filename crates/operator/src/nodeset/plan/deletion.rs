@@ -101,8 +101,10 @@ fn plan_orphaning(situation: &Situation<'_>, plan: &mut Plan) {
     };
     for name in situation.workers().filter_map(Worker::slurm_name) {
         match evidence.occupancy(name) {
-            Occupancy::Absent | Occupancy::Free { .. } => {}
-            Occupancy::Undrained => plan.waits.push(Wait::draining(name, departure::ABOUT_TO_DRAIN)),
+            Occupancy::Absent | Occupancy::Free { .. } | Occupancy::Off => {}
+            Occupancy::Undrained | Occupancy::Starting => {
+                plan.waits.push(Wait::draining(name, departure::ABOUT_TO_DRAIN));
+            }
             Occupancy::Busy { why } | Occupancy::Unclear { why } => plan.waits.push(Wait::draining(name, &why)),
         }
     }

@@ -65,16 +65,20 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
     } else {
         evidence.occupancy(node)
     };
+    if cause == Cause::PowerDown {
+        return plan_power_down(worker, node, occupancy, plan);
+    }
     let why = match &occupancy {
         Occupancy::Undrained if plan.waits.contains(&drains::resumed(node, true)) => return,
         Occupancy::Undrained => ABOUT_TO_DRAIN.to_owned(),
+        Occupancy::Starting => "Slurm has started it, and it has not registered".to_owned(),
         // slurmd may have registered under another host name, and that node may have jobs.
         Occupancy::Absent if !node.is_empty() && worker.is_named_by_machine() && worker.may_have_started() => {
             "Slurm has no node with the name of the Kubernetes node; if slurmd registered under another name, delete that node \
              in Slurm and delete the pod by hand"
                 .to_owned()
         }
-        Occupancy::Absent | Occupancy::Free { .. } => {
+        Occupancy::Absent | Occupancy::Free { .. } | Occupancy::Off => {
             if occupancy == Occupancy::Absent
                 && let Some(end) = may_register_until(observed, worker)
             {
@@ -109,6 +113,24 @@ fn plan_removal(observed: &Observed, evidence: &Evidence<'_>, worker: Worker<'_>
         Occupancy::Unclear { why } => why.clone(),
     };
     plan.waits.push(Wait::draining(node, &why));
+}
+
+/// Removes a worker whose node Slurm has stopped. Slurm keeps the record, and gives it no job until a new worker registers.
+fn plan_power_down(worker: Worker<'_>, node: &str, occupancy: Occupancy, plan: &mut Plan) {
+    match occupancy {
+        Occupancy::Off | Occupancy::Starting => plan.effects.push(Effect::RemoveWorker(WorkerRemoval {
+            pod: worker.id(),
+            node: node.to_owned(),
+            order: None,
+            keep_record: None,
+            occupancy,
+            claims: Vec::new(),
+        })),
+        Occupancy::Busy { why } | Occupancy::Unclear { why } => plan.waits.push(Wait::Other(format!(
+            "Slurm has stopped node {node}, and its pod is kept: {why}"
+        ))),
+        Occupancy::Absent | Occupancy::Undrained | Occupancy::Free { .. } => {}
+    }
 }
 
 /// Returns the order that keeps a worker from getting a job between the proof that it is not registered and the deletion of its pod.

@@ -39,8 +39,8 @@ pub(super) fn plan_drains(situation: &Situation<'_>, plan: &mut Plan) {
     }
     let namespace = observed.nodeset.namespace().unwrap_or_default();
     for (worker, cause) in &situation.leave {
-        // The drain comes after the annotation.
-        if worker.is_marked() || *cause == Cause::Deletion {
+        // The drain comes after the annotation. Slurm gives no job to a node that it has stopped.
+        if (worker.is_marked() || *cause == Cause::Deletion) && *cause != Cause::PowerDown {
             let reason = reason_to_leave(&namespace, worker.name(), *cause);
             plan_drain(observed, *worker, Purpose::Leave(*cause), reason, plan);
         }

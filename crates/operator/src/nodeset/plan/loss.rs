@@ -144,7 +144,9 @@ fn has_ended_for_good(worker: Worker<'_>) -> bool {
 /// Returns the order that sets a dead node down, unless it is down already or comes from slurm.conf. The reason of a worker
 /// that left on purpose stays: it decides later whether the record may be deleted.
 fn down(node: &SlurmNode, death: &Death, worker: Option<Worker<'_>>, is_planned: bool) -> Option<PlannedOrder> {
-    if node.state.is_down() || !node.state.is_dynamic() {
+    // A node that power saving has stopped, or that has not registered since it was started, has lost nothing.
+    let is_idle_cloud = node.state.is_cloud() && (node.state.is_off() || node.state.is_starting());
+    if node.state.is_down() || !node.state.is_dynamic() || is_idle_cloud {
         return None;
     }
     let words = match (is_planned, node.reason.as_str()) {
@@ -330,8 +332,9 @@ pub(super) fn plan_records(observed: &Observed, scale: &ScalePlan<'_>, plan: &mu
     let spec = &observed.nodeset.spec;
     for (name, identity) in &observed.records {
         let Some(node) = seen.nodes.get(name) else { continue };
-        // A worker of another NodeSet has taken the record over.
-        if observed.foreign_hostnames.contains_key(name) {
+        // A worker of another NodeSet has taken the record over, or the record exists without a worker.
+        let is_elastic = node.state.is_cloud() && !identity.settings.is_empty();
+        if observed.foreign_hostnames.contains_key(name) || is_elastic && node.state.is_off() {
             continue;
         }
         let host = observed.nodes.get(&identity.node).map(AsRef::as_ref);

@@ -5,6 +5,7 @@ mod daemon;
 mod deletion;
 mod departure;
 mod drains;
+mod elastic;
 mod health;
 mod loss;
 mod marks;
@@ -32,6 +33,7 @@ pub use self::{
     daemon::fit,
     departure::may_be_ended,
     drains::{in_force_from, reason_to_leave},
+    elastic::RecordCreation,
     health::{ConditionsSeen, conditions_seen},
     loss::{
         Death, LastSeen, cut_off, death_of_node, last_places, may_run_unseen, missed_address, note_workers,
@@ -78,6 +80,8 @@ pub enum Effect {
     },
     /// Deletes Slurm's record of a node without a pod, if a fresh snapshot shows that no job needs it.
     DeleteRecord(PlannedOrder),
+    /// Creates Slurm's record of a node that power saving starts and stops.
+    CreateRecord(RecordCreation),
     /// Removes a worker, if a fresh snapshot shows the same occupancy.
     RemoveWorker(WorkerRemoval),
     /// Requeues or cancels a job whose wait has timed out, if a fresh snapshot shows it on that node and the node drained.
@@ -332,6 +336,10 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
             plan.waits.push(Wait::NameTaken(format!(
                 "the name {name:?} is taken by {by}; rename one of the two or delete the other"
             )));
+        } else if is_off_record(observed, name) {
+            plan.waits.push(Wait::Other(format!(
+                "the name {name:?} has a record in Slurm that power saving has stopped; it is deleted first"
+            )));
         } else if let Some(node) = loss::may_be_alive_on(observed, name) {
             plan.waits.push(Wait::Other(format!(
                 "the name {name:?} is reserved while its last worker may run jobs on Kubernetes node {node}, which does not answer; \
@@ -366,6 +374,8 @@ fn plan_workers(observed: &Observed, blueprint: &Blueprint<'_>, plan: &mut Plan)
     loss::plan_returns(&situation, plan);
     loss::plan_unregistered(&situation, plan);
     loss::plan_records(observed, &scale, plan);
+    elastic::plan_boot_failures(observed, plan);
+    elastic::plan_elastic_records(observed, plan);
     plan.apply_marks();
     if !plan.waits.is_empty() {
         plan.requeue = plan.requeue.map(|requeue| requeue.min(REQUEUE_WHILE_WAITING));
@@ -381,6 +391,16 @@ fn plan_steps(situation: &Situation<'_>, plan: &mut Plan) {
     cordon::plan_protection(situation, plan);
     departure::plan_removals(situation, plan);
     stale_jobs::plan_stale_jobs(situation, plan);
+}
+
+/// Whether Slurm still has the stopped record of a node that autoscaling created and that is not to be started by Slurm.
+fn is_off_record(observed: &Observed, name: &str) -> bool {
+    let node = observed.knowledge.known().and_then(|seen| seen.nodes.get(name));
+    let is_created = observed
+        .records
+        .get(name)
+        .is_some_and(|identity| !identity.settings.is_empty());
+    is_created && node.is_some_and(|node| node.state.is_cloud() && node.state.is_off())
 }
 
 /// Returns what else uses this node name in the same cluster.

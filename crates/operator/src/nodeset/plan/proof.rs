@@ -20,6 +20,10 @@ pub enum Occupancy {
     Undrained,
     /// A job is on the node, or may be.
     Busy { why: String },
+    /// Power saving has stopped it, and it has no job.
+    Off,
+    /// Power saving has started it, and it has not registered: its jobs wait for that.
+    Starting,
     /// It has no job and can get none: the worker may be removed.
     Free {
         /// Why Slurm's record of the node has to outlive the worker, if it does.
@@ -74,6 +78,17 @@ impl<'a> Evidence<'a> {
     /// Returns the occupancy of the node of a worker.
     pub fn occupancy(&self, name: &str) -> Occupancy {
         let node = self.seen.nodes.get(name);
+        if let Some(node) = node.filter(|node| node.state.is_cloud()) {
+            match self.need(name) {
+                Occupancy::Free { .. } if node.state.is_off() => return Occupancy::Off,
+                need if node.state.is_off() => return need,
+                // Its jobs wait until it registers.
+                Occupancy::Free { .. } | Occupancy::Busy { .. } if node.state.is_starting() => {
+                    return Occupancy::Starting;
+                }
+                _ => {}
+            }
+        }
         // An undrained node needs no further look.
         if node.is_some_and(|node| !node.state.is_drain()) {
             return Occupancy::Undrained;

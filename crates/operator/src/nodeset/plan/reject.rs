@@ -44,6 +44,13 @@ pub(super) fn check<'a>(observed: &'a Observed, problems: &Problems) -> Result<&
         );
         return reject(reason::NODE_SET_NAME_TAKEN, message);
     }
+    if nodeset.spec.autoscaling().is_some() && controller.spec.is_external() {
+        let message = format!(
+            "spec.autoscaling.enabled is true, but the slurmctld of Controller {name:?} is external, and the operator creates no \
+             nodes there; disable autoscaling"
+        );
+        return reject(reason::INVALID_SPEC, message);
+    }
     if controller.slurm_key().is_none() {
         let message = format!(
             "Controller {name:?} is external and names no slurmKeyRef; name the Secret with its slurm.key there"

@@ -12,7 +12,7 @@ use api::{NodeSet, keys::labels, nodeset::ScalingMode};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{BURST, daemon::fit, size};
+use super::{BURST, daemon::fit, elastic::scale_by_power, size};
 use crate::{
     cluster::Seen,
     nodeset::{
@@ -29,7 +29,7 @@ pub(super) struct ScalePlan<'a> {
     /// The first missing workers, at most [`BURST`].
     pub(super) create: Vec<Place>,
     /// All missing ordinals are below this one; 0 if none is missing.
-    end_of_numbers: u32,
+    pub(super) end_of_numbers: u32,
     pub(super) stay: Vec<Worker<'a>>,
     pub(super) leave: Vec<(Worker<'a>, Cause)>,
     /// Terminating workers whose names their successors wait for.
@@ -41,7 +41,10 @@ pub(super) fn plan_scale<'a>(observed: &'a Observed, workers: &[Worker<'a>]) -> 
     let (own, others): (Vec<_>, Vec<_>) = workers.iter().copied().partition(|worker| worker.mode() == mode);
     let mut choice = match mode {
         ScalingMode::DaemonSet => scale_by_node(observed, own),
-        _ => scale_by_ordinal(observed, own, workers),
+        _ => match observed.nodeset.spec.autoscaling() {
+            Some(autoscaling) => scale_by_power(observed, autoscaling, own, workers),
+            None => scale_by_ordinal(observed, own, workers),
+        },
     };
     let others = others.into_iter().filter(|worker| worker.is_active());
     // Workers of the other mode leave once their replacements exist.

@@ -33,10 +33,16 @@ pub(in crate::nodeset) fn steps(plan: &Plan) -> Vec<String> {
                     NodeOrder::Drain { .. } => "drain",
                     NodeOrder::Undrain => "undrain",
                     NodeOrder::Resume => "resume",
+                    NodeOrder::PowerUp => "power up",
+                    NodeOrder::PowerDown => "power down",
                     other => panic!("{other:?}"),
                 };
                 format!("{verb} {}", order.node)
             }
+            Effect::CreateRecord(creation) => match creation.settings {
+                Some(_) => format!("record {}", creation.node),
+                None => format!("describe {}", creation.node),
+            },
             Effect::DeleteRecord(order) => format!("forget {}", order.node),
             Effect::CreatePod { pod, .. } => format!("create {}", pod["metadata"]["name"].as_str().unwrap()),
             Effect::MarkLeaving { pod, leaving } => match leaving.map(|leaving| leaving.cause) {
