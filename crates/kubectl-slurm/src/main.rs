@@ -59,7 +59,7 @@ fn run(cli: Cli) -> Outcome {
     runtime.block_on(async {
         let access = Access::new(&common).await?;
         match command {
-            Command::Partition(command) => partition::run(&access, &common, command).await,
+            Command::Partition(command) => Box::pin(partition::run(&access, &common, command)).await,
             Command::Node(command) => node::run(&access, &common, command).await,
             Command::Config(command) => config::run(&access, &common, command).await,
             Command::Status(watch) => status::run(&access, &common, &watch).await,

@@ -46,7 +46,9 @@ impl Request {
             .split_last()
             .map_or(("", &[][..]), |(last, before)| (last.as_str(), before));
         let mut line = Line::new(command);
-        before.iter().for_each(|word| line.read(word));
+        for word in before {
+            line.read(word);
+        }
         line.complete(begun)
     }
 

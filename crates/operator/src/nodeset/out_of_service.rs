@@ -36,7 +36,7 @@ mod tests {
 
     use super::*;
 
-    fn listed(nodes: Vec<Value>) -> Vec<OutOfService> {
+    fn listed(nodes: &[Value]) -> Vec<OutOfService> {
         let nodes: Vec<slurm::Node> = serde_json::from_value(json!(nodes)).unwrap();
         list_out_of_service(&nodes.iter().map(Some).chain([None]).collect::<Vec<_>>())
     }
@@ -52,7 +52,7 @@ mod tests {
     fn a_node_out_of_service_is_listed_with_reason_time_and_author() {
         let since = "2026-01-01T00:00:00Z";
         assert_eq!(
-            serde_json::to_value(listed(vec![
+            serde_json::to_value(listed(&[
                 node("c-3", &["IDLE", "NOT_RESPONDING"], ""),
                 node("c-4", &["IDLE"], "an old reason"),
                 node("c-0", DRAINED, "broken fan"),
@@ -74,6 +74,6 @@ mod tests {
     #[test]
     fn the_list_is_bounded() {
         let nodes = (0..30).map(|ordinal| node(&format!("c-{ordinal}"), DRAINED, "storm"));
-        assert_eq!(listed(nodes.collect()).len(), LISTED);
+        assert_eq!(listed(&nodes.collect::<Vec<_>>()).len(), LISTED);
     }
 }

@@ -5,6 +5,7 @@ use crate::slurm_release::Release;
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const LANG: &str = "LANG=C.UTF-8";
+const ENTRYPOINT: [&str; 1] = ["/usr/local/bin/entrypoint"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Root {
@@ -25,12 +26,17 @@ pub(super) struct Entry {
 
 /// All images with all their names.
 pub(super) fn images(release: Release) -> Vec<Entry> {
+    let mut images = slurm_images(release);
+    images.extend(other_images());
+    images
+}
+
+fn slurm_images(release: Release) -> Vec<Entry> {
     let stock = |names: &[&str]| stock(release, names);
     let mut slurmd_names = stock(&["slurmd", "slurmd-pyxis"]);
     if release == Release::Current {
         slurmd_names.push("localhost/slurm:26.05".to_owned());
     }
-    let entrypoint = || vec!["/usr/local/bin/entrypoint"];
     let under_tini = |command: &[&'static str]| [&["/usr/bin/tini", "-g", "--"], command].concat();
     let slurm = Config {
         user: "401:401",
@@ -42,7 +48,7 @@ pub(super) fn images(release: Release) -> Vec<Entry> {
             root: Root::Base,
             references: stock(&["slurmctld"]),
             config: Config {
-                entrypoint: entrypoint(),
+                entrypoint: ENTRYPOINT.to_vec(),
                 ports: vec![6817],
                 ..slurm.clone()
             },
@@ -52,7 +58,7 @@ pub(super) fn images(release: Release) -> Vec<Entry> {
             root: Root::Base,
             references: slurmd_names,
             config: Config {
-                entrypoint: entrypoint(),
+                entrypoint: ENTRYPOINT.to_vec(),
                 ports: vec![6818, 22],
                 ..base()
             },
@@ -85,17 +91,23 @@ pub(super) fn images(release: Release) -> Vec<Entry> {
             root: Root::Base,
             references: stock(&["login", "login-pyxis"]),
             config: Config {
-                entrypoint: entrypoint(),
+                entrypoint: ENTRYPOINT.to_vec(),
                 ports: vec![22],
                 ..base()
             },
         },
+    ]
+}
+
+/// What clusters use beside Slurm.
+fn other_images() -> Vec<Entry> {
+    vec![
         Entry {
             name: "mariadb",
             root: Root::Base,
             references: vec!["docker.io/library/mariadb:11".to_owned()],
             config: Config {
-                entrypoint: entrypoint(),
+                entrypoint: ENTRYPOINT.to_vec(),
                 ports: vec![3306],
                 ..base()
             },
@@ -105,7 +117,7 @@ pub(super) fn images(release: Release) -> Vec<Entry> {
             root: Root::Base,
             references: vec!["localhost/slapd:latest".to_owned()],
             config: Config {
-                entrypoint: entrypoint(),
+                entrypoint: ENTRYPOINT.to_vec(),
                 ports: vec![389],
                 ..base()
             },

@@ -350,21 +350,7 @@ fn nodes_configuration_and_status_are_shown() {
     assert!(!node("second-0").contains("DRAIN"), "{}", node("second-0"));
     assert!(fails(&namespace, &["node", "drain", "compute-9"], 3).contains("node list"));
 
-    // Files that slurmctld would reject.
-    let files = tempfile::tempdir().unwrap();
-    let conf = files.path().join("slurm.conf");
-    std::fs::write(&conf, "ClusterName=a\nSlurmctldHost=b\nPartitonName=x Nodes=y\n").unwrap();
-    let said = run(&namespace, &["config", "check", conf.to_str().unwrap()]);
-    assert!(
-        said.code == Some(1) && said.out.contains("did you mean PartitionName"),
-        "{}",
-        said.out
-    );
-    let history = done(&namespace, &["config", "history"]);
-    assert!(
-        history.contains("accepted") && history.contains("the first revision"),
-        "{history}"
-    );
+    show_configuration(&namespace);
 
     let job = start_job(&namespace, "-p compute", "sleep 300").unwrap();
     let status = done(&namespace, &["status"]);
@@ -383,6 +369,24 @@ fn nodes_configuration_and_status_are_shown() {
     slurm(&namespace, &format!("scancel {job}")).unwrap();
     assert!(done(&namespace, &["completion", "bash"]).contains("kubectl-slurm"));
     complete_names(&namespace);
+}
+
+/// A file that slurmctld would reject, and the revisions.
+fn show_configuration(namespace: &Namespace) {
+    let files = tempfile::tempdir().unwrap();
+    let conf = files.path().join("slurm.conf");
+    std::fs::write(&conf, "ClusterName=a\nSlurmctldHost=b\nPartitonName=x Nodes=y\n").unwrap();
+    let said = run(namespace, &["config", "check", conf.to_str().unwrap()]);
+    assert!(
+        said.code == Some(1) && said.out.contains("did you mean PartitionName"),
+        "{}",
+        said.out
+    );
+    let history = done(namespace, &["config", "history"]);
+    assert!(
+        history.contains("accepted") && history.contains("the first revision"),
+        "{history}"
+    );
 }
 
 /// kubectl's own completion, which its scripts for bash, zsh and fish all ask, completes names by the plugin.

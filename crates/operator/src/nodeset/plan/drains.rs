@@ -169,7 +169,7 @@ fn plan_drain(observed: &Observed, worker: Worker<'_>, purpose: Purpose, reason:
                 Some(Revert::BySlurm) | None => {}
             }
         }
-    } else if !has_operator_reason(node, Some(worker)) && !(is_given && is_left_to_administrator(&reason)) {
+    } else if !(has_operator_reason(node, Some(worker)) || is_given && is_left_to_administrator(&reason)) {
         // An administrator's drain serves as well.
         return;
     } else if is_given {

@@ -46,7 +46,7 @@ impl Case {
         }
     }
 
-    fn drain_on(mut self, entry: Value) -> Self {
+    fn drain_on(mut self, entry: &Value) -> Self {
         self.drain_on = json!([entry]);
         self
     }
@@ -117,10 +117,10 @@ fn patch(entries: &[(&str, Option<&str>)]) -> BTreeMap<String, Option<String>> {
 fn a_condition_drains_with_a_reason_that_names_it_and_its_node() {
     assert_eq!(only_drain(&Case::new("True", OPEN, "").plan()).1, Some(OURS));
     let by_hand = json!({ "condition": "GpuMemWatch", "undrain": false });
-    let plan = Case::new("True", OPEN, "").drain_on(by_hand).plan();
+    let plan = Case::new("True", OPEN, "").drain_on(&by_hand).plan();
     assert_eq!(only_drain(&plan).1, Some(LEFT));
     let unknown = json!({ "condition": "GpuMemWatch", "status": "Unknown" });
-    let plan = Case::new("Unknown", OPEN, "").drain_on(unknown).plan();
+    let plan = Case::new("Unknown", OPEN, "").drain_on(&unknown).plan();
     let reason = "slurm-operator: Node (k1) has condition GpuMemWatch=Unknown";
     assert_eq!(only_drain(&plan).1, Some(reason));
 }
@@ -186,7 +186,7 @@ fn a_condition_is_due_when_it_has_lasted_by_its_own_time_or_by_ours() {
         // That program writes the time again with every look.
         ("2026-01-01T00:59:55Z", Some("2026-01-01T00:59:30Z"), None),
     ] {
-        let mut case = Case::new("True", OPEN, "").drain_on(entry()).since(since);
+        let mut case = Case::new("True", OPEN, "").drain_on(&entry()).since(since);
         case.seen = first_seen
             .map(|time| (key(), time.parse().unwrap()))
             .into_iter()
@@ -228,7 +228,7 @@ fn a_drain_in_force_is_noted_once_for_each_slurmctld() {
     );
     assert_eq!(case.noted(OURS).steps(), "");
     let entry = json!({ "condition": "GpuMemWatch", "undrain": false });
-    let left = Case::new("True", DRAIN, LEFT).drain_on(entry);
+    let left = Case::new("True", DRAIN, LEFT).drain_on(&entry);
     assert_eq!(left.steps(), "label compute-0");
     let mut left = left.noted(LEFT);
     assert_eq!(left.steps(), "");
@@ -266,7 +266,7 @@ fn who_resumes_a_node_is_respected_until_the_condition_is_over() {
     // A drain that was left to an administrator ends the same way.
     let entry = json!({ "condition": "GpuMemWatch", "undrain": false });
     assert_eq!(
-        Case::new("True", OPEN, "").drain_on(entry).noted(LEFT).marks(),
+        Case::new("True", OPEN, "").drain_on(&entry).noted(LEFT).marks(),
         recorded
     );
 }
