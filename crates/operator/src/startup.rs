@@ -47,7 +47,7 @@ const REMEDIES: &[(&[&str], &str)] = &[
         &[
             "unauthorized",
             "authoriz",
-            "authenticat",
+            "authentication",
             "forbidden",
             "denied",
             "no basic auth",
