@@ -1,4 +1,4 @@
-//! Who took a Slurm node out of service, told from the reason that Slurm shows for it. Pure; the operator decides by it whose
+//! Who took a Slurm node out of service, according to the reason that Slurm shows for it. Pure; the operator decides by it whose
 //! drain it is, and operator and plugin show it.
 //!
 //! Slurm records a user with each reason, but that is `slurm` or `root` for almost everything that happens in a cluster on
@@ -123,7 +123,7 @@ impl SetBy {
     }
 }
 
-/// Returns the user that Slurm recorded with a reason, if that tells more than [`SetBy`]: the operator, slurmctld and slurmd all have
+/// Returns the user that Slurm recorded with a reason, if that says more than [`SetBy`]: the operator, slurmctld and slurmd all have
 /// the same user.
 pub fn author<'a>(reason: &str, user: &'a str) -> Option<&'a str> {
     let is_passed_on = reason.starts_with(NODE_REASON_PREFIX);

@@ -77,7 +77,7 @@ pub(crate) fn view_node(pod: &Pod) -> NodeView {
         .collect();
     let state = NodeState::of_names(slurms.iter().map(|(word, _)| word));
     let message = slurms.iter().find_map(|(_, condition)| condition.message.clone());
-    // The condition tells since when, as the operator saw it.
+    // The condition has the time at which the operator saw it.
     let since = slurms.iter().filter(|(word, _)| WHY_OUT.contains(&word.as_str()));
     let since = since.filter_map(|(_, condition)| condition.last_transition_time.as_ref());
     let cordoned = [annotations::POD_CORDON, annotations::POD_CORDON_OLD];

@@ -183,7 +183,7 @@ pub(super) fn plan_elastic_records(observed: &Observed, plan: &mut Plan) {
                 settings: None,
                 ..creation.clone()
             })),
-            // Slurm sets a node down that did not start, and nobody else would lift that.
+            // Slurm sets a node down that did not start, and should be in service again without an administrator.
             Some(node) if has_failed(node) => plan_retry(observed, node, plan),
             Some(node) if is_kept && node.state.is_cloud() && can_be_started(node) => {
                 plan.effects.push(Effect::OrderNode {
@@ -251,7 +251,7 @@ fn is_outdated(node: &Node, creation: &RecordCreation) -> bool {
     is_stopped && is_other && (node.comment.is_empty() || has_settings)
 }
 
-/// Whether Slurm would start this node: nobody keeps it from jobs, and it is not being stopped.
+/// Whether Slurm would start this node: it is not closed to jobs, and it is not being stopped.
 fn can_be_started(node: &Node) -> bool {
     let state = &node.state;
     let is_busy = state.has(NodeFlag::PoweringDown) || state.has(NodeFlag::PowerUp);

@@ -284,7 +284,7 @@ fn a_record_whose_deletion_was_forgotten_is_deleted_again() {
         let again = observe(before, vec![], &forgotten);
         assert_eq!(steps(&plan(&again)), expected);
     }
-    // Slurm misses it minutes later, and operators may have started anew by then.
+    // Slurm misses it minutes later, and operators may have restarted by then.
     let mut idle = record(IDLE, "", "compute");
     idle["comment"] = json!("");
     let again = observe(&first.last_seen, vec![], &idle);
